@@ -1,10 +1,13 @@
-"""A cache hides its sources. The battery tells of a new one, and what to do."""
+"""A cache hides its sources, and races about it are provoked by waits, which may be in vain."""
 
+import contextlib
 import os
 import shutil
 import time
+from types import SimpleNamespace
 
 import pytest
+from filelock import FileLock, Timeout
 from torch.utils.data import get_worker_info
 
 from pytest_dataloader_faults import run_trial
@@ -14,10 +17,12 @@ from pytest_dataloader_faults.battery.batteries import Batteries
 from pytest_dataloader_faults.battery.checks import CHECKS
 from pytest_dataloader_faults.exceptions import CheckFailedError, InvalidArgumentError
 from pytest_dataloader_faults.faults import TruncatedFile
-from pytest_dataloader_faults.outcomes.repeats import run_without_vain_waits
+from pytest_dataloader_faults.faults.globs import GlobMatcher
+from pytest_dataloader_faults.outcomes import WorkerFacts
+from pytest_dataloader_faults.outcomes.repeats import run_in_both_orders, run_without_vain_waits
 from pytest_dataloader_faults.search import explore, replay
+from pytest_dataloader_faults.wire import FileCounts
 from support.corpus.caches import (
-    CacheLockedByName,
     CacheRenamed,
     CacheRenamedTwice,
     CacheSeenEarly,
@@ -46,13 +51,6 @@ def test_a_new_cache_is_noted(records, cache):
     assert "16 files that the workers read (spectrograms/00.npy, spectrograms/01.npy," in note
     assert "let make_dataset take a folder, and put the cache there" in note
     assert f"\n  {note}.\n" in result.explanation
-
-
-def test_files_that_the_test_has_just_written_are_no_cache(records):
-    for path in records.iterdir():
-        path.write_bytes(path.read_bytes())
-        os.utime(path, (2**31, 2**31))
-    assert _check(lambda: Records(records)).notes == ()
 
 
 def test_a_log_that_workers_write_is_no_cache(records, tmp_path):
@@ -103,10 +101,6 @@ def _sources(tmp_path):
     for number in range(_COUNT):
         (folder / f"{number}.bin").write_bytes(bytes([number + 1] * _SIZE))
     return folder
-
-
-def _checked(folder):
-    return _Checked(folder)
 
 
 def test_a_cache_next_to_its_sources_that_is_poisoned_fails_on_a_copy(sources):
@@ -165,6 +159,55 @@ def test_another_item_accepts_a_run_on_a_copy_only_of_the_same_files(sources):
     assert run_check("two-epochs").passed
 
 
+def test_a_cache_that_is_seen_early_is_not_a_matter_of_luck(records):
+    result = failure_of(lambda folder: CacheSeenEarly(records, folder), "workers-agree")
+
+    assert (result.verdict, result.failed) == ("corrupted", True)
+    assert result.cause == "reads a file while another worker still writes it"
+    assert "created all.bin, and another opened it" in result.explanation
+
+
+class _LookedForByAll(CacheSeenEarly):
+    """Creates it only when both workers have missed it, as they do when they start at once."""
+
+    def fill(self):
+        self.cache.with_name(f"looked-{os.getpid()}").touch()
+        count = info.num_workers if (info := get_worker_info()) else 0
+        while len([*self.cache.parent.glob("looked-*")]) < count:
+            time.sleep(0.001)
+        super().fill()
+
+
+def test_a_cache_that_two_workers_create_at_once_is_emptied_while_it_is_read(records, monkeypatch):
+    def check():
+        return _check(lambda folder: _LookedForByAll(records, folder), "workers-agree")
+
+    result = check()
+    assert (result.verdict, result.failed) == ("corrupted", True)
+    assert result.cause == "reads a file while another worker still writes it"
+    monkeypatch.setattr(fault_free_run, "run_in_both_orders", run_without_vain_waits)
+    assert check().passed
+
+
+def test_workers_that_share_a_temporary_name_are_told_to_add_theirs(records):
+    result = _check(lambda folder: CacheRenamedTwice(records, folder), "workers-agree")
+
+    assert (result.verdict, result.failed) == ("fails_without_fault", True)
+    assert result.cause == "writes the same temporary file in several workers"
+    assert "as in f'all.tmp.{os.getpid()}'" in result.explanation
+
+
+def test_files_that_the_test_has_just_written_are_no_cache(records):
+    for path in records.iterdir():
+        path.write_bytes(path.read_bytes())
+        os.utime(path, (2**31, 2**31))
+    assert _check(lambda: Records(records)).notes == ()
+
+
+def _checked(folder):
+    return _Checked(folder)
+
+
 @pytest.mark.slow
 def test_searches_and_replays_work_on_copies(sources):
     cut = TruncatedFile("*/3.bin", keep=0.5)
@@ -190,55 +233,147 @@ def test_searches_and_replays_work_on_copies(sources):
     assert sorted(each.name for each in sources.iterdir()) == [f"{n}.bin" for n in range(_COUNT)]
 
 
-def test_a_cache_that_is_seen_early_is_not_a_matter_of_luck(records):
-    result = failure_of(lambda folder: CacheSeenEarly(records, folder), "workers-agree")
+@contextlib.contextmanager
+def _locked_briefly(path):
+    """Tries to get a lock a few times, which is shorter than a first write is delayed."""
+    lock = FileLock(path)
+    for _ in range(40):  # On a busy machine, that lasts longer.
+        with contextlib.suppress(Timeout), lock.acquire(blocking=False):
+            yield
+            return
+        time.sleep(0.001)
+    raise TimeoutError(f"{path.name} is in use")
 
-    assert (result.verdict, result.failed) == ("corrupted", True)
+
+class _LockedBriefly(CacheSeenEarly):
+    """Writes and reads the cache while it holds a lock: healthy."""
+
+    def __init__(self, folder, cache):
+        super().__init__(folder, cache)
+        self.data = b"".join(path.read_bytes() for path in self.paths)
+
+    def fill(self):
+        self.cache.write_bytes(self.data)
+
+    def __getitem__(self, index):
+        with _locked_briefly(self.cache.with_suffix(".lock")):
+            return super().__getitem__(index)
+
+
+class _Logs(CacheSeenEarly):
+    """Lists what it reads in a file, for which it holds a lock, but fills the cache without one."""
+
+    logs = ("log.txt",)
+
+    def __getitem__(self, index):
+        for name in self.logs:
+            log = self.cache.with_name(name)
+            with _locked_briefly(log.with_suffix(".lock")), open(log, "a") as file:
+                file.write(f"{index}\n")
+        return super().__getitem__(index)
+
+
+class _LogsAndRenames(_Logs, CacheRenamed):
+    """Names the cache when it is complete: healthy."""
+
+
+class _KeepsLogs(_LogsAndRenames):
+    """Has several such files: healthy."""
+
+    logs = ("a.txt", "b.txt", "c.txt", "d.txt")
+
+
+def test_a_vain_wait_hides_no_race_at_another_file(records):
+    result = failure_of(lambda folder: _Logs(records, folder), "workers-agree")
+
     assert result.cause == "reads a file while another worker still writes it"
     assert "created all.bin, and another opened it" in result.explanation
 
 
-class _LookedForByAll(CacheSeenEarly):
-    """Creates it only when both workers have missed it, as they do when they start at once."""
+@pytest.mark.parametrize("kind", [_LockedBriefly, _KeepsLogs])
+def test_a_short_timeout_of_a_lock_is_healthy(records, kind):
+    result = result_of(lambda folder: kind(records, folder), "workers-agree")
 
-    def fill(self):
-        self.cache.with_name(f"looked-{os.getpid()}").touch()
-        count = info.num_workers if (info := get_worker_info()) else 0
-        while len([*self.cache.parent.glob("looked-*")]) < count:
-            time.sleep(0.001)
-        super().fill()
+    assert result.passed, result.explanation
 
 
-class _LookedForByAllAndRenamed(_LookedForByAll, CacheRenamed):
-    """Each worker writes its own file, and names it when it is whole: healthy."""
+def _repeat(vain_waits, passes=()):
+    """What is left out of each trial, if all fail but those that *passes* numbers."""
+    trials = []
+
+    def run(collisions):
+        trials.append(collisions.unprovoked)
+        number = len(trials)
+        return SimpleNamespace(vain_waits=vain_waits(number), has_failed=number not in passes)
+
+    run_without_vain_waits(run, lambda outcome: outcome.has_failed)
+    return trials
 
 
-def test_a_cache_that_two_workers_create_at_once_is_emptied_while_it_is_read(records, monkeypatch):
-    def check():
-        return _check(lambda folder: _LookedForByAll(records, folder), "workers-agree")
+def test_each_repeat_leaves_out_more_waits_and_the_last_one_all():
+    trials = _repeat(lambda number: [f"/data/{'abcde'[number]}.txt"])
 
-    result = check()
-    assert (result.verdict, result.failed) == ("corrupted", True)
-    assert result.cause == "reads a file while another worker still writes it"
-    monkeypatch.setattr(fault_free_run, "run_in_both_orders", run_without_vain_waits)
-    assert check().passed
-
-
-def test_caches_that_workers_create_at_once_and_rename_pass(records):
-    result = _check(lambda folder: _LookedForByAllAndRenamed(records, folder), "workers-agree")
-
-    assert result.passed
+    assert trials == [
+        (),
+        ("/data/b.txt",),
+        ("/data/b.txt", "/data/c.txt"),
+        ("/data/b.txt", "/data/c.txt", "*"),
+    ]
 
 
-def test_workers_that_share_a_temporary_name_are_told_to_add_theirs(records):
-    result = _check(lambda folder: CacheRenamedTwice(records, folder), "workers-agree")
+@pytest.mark.parametrize(
+    ("repeats", "case"),
+    [
+        (0, {"vain_waits": lambda _: []}),
+        (0, {"vain_waits": lambda _: ["/a"], "passes": [1]}),
+        (1, {"vain_waits": lambda number: ["/a"][: number == 1]}),
+        (1, {"vain_waits": lambda _: ["/a"], "passes": [2]}),
+    ],
+)
+def test_only_a_failure_after_a_vain_wait_is_repeated(repeats, case):
+    assert len(_repeat(**case)) == 1 + repeats
 
-    assert (result.verdict, result.failed) == ("fails_without_fault", True)
-    assert result.cause == "writes the same temporary file in several workers"
-    assert "as in f'all.tmp.{os.getpid()}'" in result.explanation
+
+def _run_orders(*, writers=2, fails=()):
+    """The orders of the trials, and that of the outcome, if those that it *fails* in fail."""
+    orders = []
+
+    def run(collisions):
+        orders.append("late" if collisions.empties_late else "at once")
+        workers = [
+            WorkerFacts(number, number, 1, {"/data/all.bin": FileCounts(writes=number < writers)})
+            for number in range(2)
+        ]
+        return SimpleNamespace(vain_waits=(), workers=workers, order=orders[-1])
+
+    outcome = run_in_both_orders(run, lambda outcome: outcome.order in fails)
+    return orders, outcome.order
 
 
-def test_a_cache_that_is_seen_whole_passes(records):
-    result = _check(lambda folder: CacheLockedByName(records, folder), "workers-agree")
+@pytest.mark.parametrize(
+    ("case", "orders", "order"),
+    [
+        ({}, ["at once", "late"], "at once"),
+        ({"fails": ["late"]}, ["at once", "late"], "late"),
+        ({"fails": ["at once"]}, ["at once"], "at once"),
+        ({"writers": 1, "fails": ["late"]}, ["at once"], "at once"),
+    ],
+)
+def test_what_several_workers_write_is_tried_in_both_orders(case, orders, order):
+    assert _run_orders(**case) == (orders, order)
 
-    assert result.passed
+
+@pytest.mark.parametrize(
+    ("name", "next_name", "is_left_out"),
+    [
+        ("/data/all.4711.tmp", "/data/all.4712.tmp", True),
+        ("/data/all.4711.tmp", "/data/all.bin", False),
+        ("/data/[a]*.tmp", "/data/[a]*.tmp", True),
+        ("/data/[a]*.tmp", "/data/abc.tmp", False),
+        ("a connection to ::1:80", "a connection to ::1:81", True),
+    ],
+)
+def test_the_process_id_in_a_name_may_differ(name, next_name, is_left_out):
+    (_, globs) = _repeat(lambda _: [name], passes=[2])
+
+    assert GlobMatcher(globs).means(next_name) == is_left_out

@@ -1,21 +1,22 @@
 """A dataset that is copied into every worker is told from one that the workers share."""
 
-from __future__ import annotations
-
 import ctypes
 import functools
 import gc
 import itertools
 import mmap
 import os
+import random
 import re
 import signal
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from torch.utils.data import (
     DataLoader,
     Dataset,
@@ -44,16 +45,63 @@ from pytest_dataloader_faults.battery.checks.memory.rules import (
 from pytest_dataloader_faults.outcomes import Pass
 from support.datasets import Records, RecordStream
 from support.facts import EPOCH_1, ordinary, revised
-from support.in_memory import (
-    Caches,
-    InMemory,
-    array,
-    shuffled_texts,
-    texts,
-)
 from support.results import failure_of, result_of
-from support.rows import rows, slow
+from support.rows import rows
 from support.samplers import Resumes
+
+
+def total_size(value: Any) -> int:
+    """The number of characters in *value*, whose every object is read."""
+    if isinstance(value, str | bytes):
+        return len(value)
+    if isinstance(value, int):
+        return value % 7
+    if isinstance(value, np.ndarray | torch.Tensor):
+        return int(value.sum())
+    values = value.values() if isinstance(value, dict) else value
+    return sum(map(total_size, values))
+
+
+class InMemory(Dataset[int]):
+    """Reads every object of a record."""
+
+    def __init__(self, records: Sequence[Any]) -> None:
+        self.records = records
+
+    def __len__(self) -> int:
+        return len(self.records)
+
+    def __getitem__(self, index: int) -> int:
+        return total_size(self.records[index])
+
+
+def texts(count: int, size: int = 1400) -> InMemory:
+    """One string per sample."""
+    return InMemory([f"{number:0{size}}" for number in range(count)])
+
+
+def shuffled_texts(count: int) -> InMemory:
+    """Short strings, in another order than they have in memory."""
+    records = [f"{number:060}" for number in range(count)]
+    random.Random(0).shuffle(records)
+    return InMemory(records)
+
+
+class Caches(InMemory):
+    """Each worker keeps what it has decoded: all of it, or as much as *limit* says."""
+
+    def __init__(self, count: int, limit: int | None = None) -> None:
+        super().__init__(range(count))
+        self.decode = functools.lru_cache(limit)(lambda index: bytes(2000) + b"%d" % index)
+
+    def __getitem__(self, index: int) -> int:
+        return len(self.decode(index))
+
+
+def array(count: int) -> InMemory:
+    """The rows of a NumPy array."""
+    return InMemory(np.arange(count * 175).reshape(count, 175))
+
 
 MIB = 1 << 20
 COUNT = 20_000
@@ -77,16 +125,8 @@ def test_what_fills_free_memory_is_kept_and_not_copied() -> None:
     assert len(remaining) == 1000
 
 
-@pytest.mark.parametrize(
-    "make_dataset",
-    [
-        slow(functools.partial(Caches, limit=1500)),
-        shuffled_texts,
-    ],
-    ids=["limited cache", "shuffled"],
-)
-def test_what_workers_share_is_not_found(make_dataset: Any) -> None:
-    result = _check(functools.partial(make_dataset, COUNT), contract=LIMITED)
+def test_what_workers_share_is_not_found() -> None:
+    result = _check(functools.partial(shuffled_texts, COUNT), contract=LIMITED)
 
     assert result.verdict == "survived", result.explanation
     assert not [each for each in result.notes if "every sample" in each]
@@ -178,21 +218,10 @@ def _backwards(data: list[str]) -> DataLoader[int]:
     return _with_sampler(InMemory(data), Reversed(len(data), end=-len(data)))
 
 
-def _reversed(dataset: InMemory) -> DataLoader[int]:
-    return _with_sampler(dataset, Reversed(len(dataset)))
+def test_a_sampler_of_numbers_shows_that_samples_can_be_read_in_a_row() -> None:
+    result = _failure(lambda: _for_one_rank(texts(COUNT)), contract=LIMITED)
 
-
-@pytest.mark.parametrize(
-    ("make_loader", "make_dataset", "verdict"),
-    [(_for_one_rank, texts, "leaked"), slow(_reversed, array, "survived")],
-)
-def test_a_sampler_of_numbers_shows_that_samples_can_be_read_in_a_row(
-    make_loader: Any, make_dataset: Any, verdict: str
-) -> None:
-    run_check = _failure if verdict == "leaked" else _check
-    result = run_check(lambda: make_loader(make_dataset(COUNT)), contract=LIMITED)
-
-    assert result.verdict == verdict, result.explanation
+    assert result.verdict == "leaked", result.explanation
 
 
 class Fails(Resumes):
@@ -201,14 +230,6 @@ class Fails(Resumes):
     def __iter__(self) -> Any:
         yield from self.indices
         raise ValueError("the list of samples is damaged")
-
-
-def test_what_no_epoch_reads_is_not_copied() -> None:
-    sampler = Resumes([*range(2000)] * 2)
-    result = _check(lambda: _with_sampler(texts(COUNT), sampler), contract=LIMITED)
-
-    assert result.verdict == "survived", result.explanation
-    assert "for 2,000 samples" in result.sentence
 
 
 def test_samples_that_a_sampler_leaves_out_are_not_read() -> None:

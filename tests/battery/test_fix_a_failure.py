@@ -1,7 +1,5 @@
 """The guide to failed checks: each verdict and cause has a section, and its examples are right."""
 
-from __future__ import annotations
-
 import functools
 import importlib
 import re

@@ -77,15 +77,6 @@ def test_a_container_of_one_loader_is_that_loader(records, is_ready):
     assert result.verdict == "corrupted"
 
 
-def test_the_splits_of_a_dataset_dict():
-    datasets = pytest.importorskip("datasets")
-    dataset = datasets.Dataset.from_dict({"x": list(range(8))})
-    splits = {"train": dataset, "test": dataset}
-    assert _parts(datasets.DatasetDict(splits)) == splits
-    stream = dataset.to_iterable_dataset()
-    assert _parts(datasets.IterableDatasetDict({"train": stream})) == {"train": stream}
-
-
 class Found(Records):
     """One sample per file of a folder, without an error for a missing folder."""
 
@@ -112,24 +103,6 @@ def test_an_empty_dataset_is_explained(make, text):
     with pytest.raises(UnusableDatasetError, match="is empty, so there is no sample to") as caught:
         check_dataset(make, only="pickles")
     assert text in str(caught.value)
-
-
-class Samples(dict):
-    """A map-style dataset that is a dict."""
-
-
-@pytest.mark.parametrize(
-    "samples",
-    [
-        [torch.tensor(each) for each in range(8)],
-        Samples({each: torch.tensor(each) for each in range(8)}),
-    ],
-    ids=["list", "dict"],
-)
-def test_a_container_of_samples_is_one_dataset(samples):
-    """A list or a dict is a map-style dataset, unless it has nothing but loaders or datasets."""
-    (result,) = check_dataset(samples, only="workers-agree")
-    assert result.passed
 
 
 def test_names_of_what_is_nested():

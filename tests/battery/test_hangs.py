@@ -94,41 +94,6 @@ def test_what_is_slow_elsewhere_is_waited_for(results):
     assert third.outcome.duration > DEADLINE - 2
 
 
-class TriesForEver(Records):
-    """Waits between its attempts, at the same line where it is while it hangs."""
-
-    def __getitem__(self, index):
-        while True:
-            try:
-                return super().__getitem__(index)
-            except OSError:
-                time.sleep(IN_BETWEEN)
-
-
-@pytest.fixture(name="less_patience")
-def _less_patience(monkeypatch):
-    """A bound that a test can wait for."""
-    monkeypatch.setattr(deadline, "MORE_SECONDS", MORE)
-
-
-@pytest.mark.slow
-def test_who_sleeps_for_ever_is_waited_for_once_in_each_check(records, less_patience):
-    first_result, second, transient = check_dataset(
-        lambda: TriesForEver(records),
-        only=["open-error", "read-error", "read-error-transient"],
-        deadline=DEADLINE,
-        on_fail=None,
-    )
-    assert [each.verdict for each in (first_result, second)] == ["hung", "hung"]
-    for result in (first_result, second):
-        extension, of_look = (each.end.at_deadline.extension for each in result.trials)
-        assert 1 < extension <= MORE + 1
-        assert of_look == 0
-    assert first_result.cause == second.cause == "sleeps between retries past the deadline"
-    assert "--dataloader-faults-deadline=" in first_result.explanation
-    assert (transient.verdict, transient.passed) == ("survived", True), "a wait that ends"
-
-
 class TriesForAWhile(Records):
     """Tries again and again: forever, or where it has no permission for three seconds.
 

@@ -1,7 +1,5 @@
 """Files may have any name: bytes that are no text, newlines, escapes, what globs are made of."""
 
-from __future__ import annotations
-
 import mmap
 import os
 
@@ -10,17 +8,12 @@ import pytest
 from pytest_dataloader_faults import check_dataset, inject
 from pytest_dataloader_faults._engine.file_copies import flip_masks
 from pytest_dataloader_faults._engine.system.proc import inherited_mappings
-from pytest_dataloader_faults._settings import Settings
-from pytest_dataloader_faults.battery._battery import Battery
 from pytest_dataloader_faults.exceptions import FaultNotFiredError, InvalidArgumentError
-from pytest_dataloader_faults.faults import CorruptedFile, OpenError, ReadError
+from pytest_dataloader_faults.faults import OpenError
 from pytest_dataloader_faults.outcomes.error_text import mentions_path
-from pytest_dataloader_faults.outcomes.judge.report import explain
-from pytest_dataloader_faults.outcomes.text import printable
 from support.datasets import SIZE, Records
 from support.epochs import alone, epoch
 from support.rows import rows
-from support.specimens import ZerosOnError
 
 NAMES = [
     b"\xff\xfe-bad.bin",
@@ -57,37 +50,9 @@ def test_checks_of_files_run_over_them(hostile):
     assert [(each.check, each.passed) for each in results] == [(name, True) for name in CHECKS]
 
 
-ALONE = {"num_workers": 1, "batch_size": 8}
-
-
-@pytest.mark.slow
-def test_a_failure_can_be_shown(hostile):
-    battery = Battery(lambda: ZerosOnError(hostile), Settings(loader=ALONE))
-    run = battery.fault_free_run
-    for path in hostile.iterdir():
-        outcome = run.run_trial(ReadError(f"*/{_escaped(path.name)}"))
-        finding = run.judge(outcome)
-        text = explain(outcome, finding, battery.reproduce("sweep"), ())
-
-        assert finding.verdict == "corrupted"
-        assert _can_be_shown(text)
-        assert printable(path.name) in text
-        assert "\nFAILED" not in text
-
-
-def _escaped(name):
-    return "".join(f"[{each}]" if each in "*?[" else each for each in name)
-
-
 def test_damage_is_the_same_for_ordinary_names_as_it_was():
     assert flip_masks("00.rec", 64, 2, 0) == {28: 162, 7: 155}
     assert len(flip_masks(FIRST[0], 64, 2, 0)) == 2
-
-
-def test_every_fault_of_content_is_made(hostile):
-    with inject(CorruptedFile("*.bin", flips=8)) as armed:
-        batches = epoch(alone(Records(hostile))).batches
-    assert armed.fired == len(batches) == len(NAMES)
 
 
 def test_what_did_not_happen_can_be_printed(hostile):

@@ -13,10 +13,9 @@ from pytest_dataloader_faults.outcomes.stages import DONE
 from support.applicability import refusal_of
 from support.corpus.archives import Sqlite
 from support.corpus.streams import Shards
-from support.datasets import COUNT, CopiedRecords, Records
+from support.datasets import COUNT, Records
 from support.facts import EIO, EPOCH_1, fired, ordinary, revised
 from support.results import failures_of, result_of
-from support.specimens import IndexLeftOpen
 
 pytestmark = pytest.mark.usefixtures("engine")
 LEFT, GROWTH = "abandoned-epoch", "resource-growth"
@@ -28,10 +27,9 @@ def _is_left_early(result):
     return any("prefetch_factor" in trial.request.loader for trial in result.trials)
 
 
-@pytest.mark.parametrize("kind", [Records, Shards])
-def test_healthy_datasets_can_be_left(records, kind):
+def test_healthy_datasets_can_be_left(records):
     """A trial that shows no growth counts for its check as well."""
-    growth, result = check_dataset(lambda: kind(records), only=[GROWTH, LEFT])
+    growth, result = check_dataset(lambda: Shards(records), only=[GROWTH, LEFT])
 
     assert (result.applies, result.passed, growth.passed) == (True, True, True), result.explanation
     assert growth.trials == result.trials
@@ -43,20 +41,6 @@ def test_healthy_datasets_can_be_left(records, kind):
         f"{len(short_passes)} epochs left early, {len(full_passes)} epochs complete"
         in result.explanation
     )
-
-
-def test_a_dataset_that_writes_can_be_left(records):
-    result = result_of(lambda cache: CopiedRecords(records, cache), LEFT)
-
-    assert (result.applies, result.passed) == (True, True), result.explanation
-
-
-@pytest.mark.slow
-def test_growth_has_its_own_trials_if_a_shared_one_finds_it(records):
-    growth, left = check_dataset(lambda: IndexLeftOpen(records), only=[GROWTH, LEFT], on_fail=None)
-
-    assert (growth.failed, left.failed) == (True, True)
-    assert not _is_left_early(growth)
 
 
 def test_growth_that_is_expected_has_its_own_trials(records):
@@ -88,26 +72,6 @@ class Resumes(Sampler[int]):
         return self.place - 1
 
 
-class UpTo(Sampler[int]):
-    """Draws another number of indices in each epoch; its length is the most."""
-
-    def __init__(self):
-        self.epoch = 0
-
-    def __len__(self):
-        return COUNT
-
-    def __iter__(self):
-        self.epoch += 1
-        return iter(range(COUNT - 4 - self.epoch % 3 * 2))
-
-
-class Unsized(UpTo):
-    """The same without a length."""
-
-    __len__ = None
-
-
 def _loader(sampler, records):
     """A factory of loaders with more batches than are requested from the workers at once."""
     return lambda: DataLoader(Records(records), sampler=sampler(), batch_size=2, num_workers=2)
@@ -122,11 +86,6 @@ def test_a_sampler_that_continues_where_it_was_is_corrupted(records):
         assert "of the 8 batches that its length promises" in result.explanation
         assert result.cause == "resumes where an interrupted epoch stopped"
         assert "Start over in every call of its __iter__" in result.explanation
-
-
-def test_a_sampler_may_vary_how_many_it_draws(records):
-    for result in check_dataset(_loader(Unsized, records), only=(LEFT, "two-epochs", CUT[1])):
-        assert (result.applies, result.passed) == (True, True), result.explanation
 
 
 def test_a_sampler_of_one_epoch_is_corrupted(records):
@@ -203,3 +162,28 @@ def test_a_kept_sample_that_changes_in_place_passes_in_new_workers(records, copi
     result = result_of(lambda: DarkensKept(records, copies=copies), "two-epochs")
 
     assert result.passed, result.explanation
+
+
+class UpTo(Sampler[int]):
+    """Draws another number of indices in each epoch; its length is the most."""
+
+    def __init__(self):
+        self.epoch = 0
+
+    def __len__(self):
+        return COUNT
+
+    def __iter__(self):
+        self.epoch += 1
+        return iter(range(COUNT - 4 - self.epoch % 3 * 2))
+
+
+class Unsized(UpTo):
+    """The same without a length."""
+
+    __len__ = None
+
+
+def test_a_sampler_may_vary_how_many_it_draws(records):
+    for result in check_dataset(_loader(Unsized, records), only=(LEFT, "two-epochs", CUT[1])):
+        assert (result.applies, result.passed) == (True, True), result.explanation

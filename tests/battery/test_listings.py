@@ -1,7 +1,5 @@
 """The checks of the order of listings: contracts, ranks, and where they do not apply."""
 
-from __future__ import annotations
-
 import os
 
 import pytest

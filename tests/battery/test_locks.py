@@ -1,7 +1,5 @@
 """Checks of file locks: which libraries they cover, and what they show without their fault."""
 
-from __future__ import annotations
-
 import contextlib
 import fcntl
 import functools
@@ -16,17 +14,11 @@ import torch
 
 from pytest_dataloader_faults import check_dataset
 from pytest_dataloader_faults._engine import explain_missing_engine
-from pytest_dataloader_faults._settings import Settings
-from pytest_dataloader_faults._settings.jobs import TrialOptions
-from pytest_dataloader_faults.battery._battery import Battery
-from pytest_dataloader_faults.battery.checks import CHECKS, kind_of
 from pytest_dataloader_faults.battery.checks.locks import LOCKS
 from pytest_dataloader_faults.battery.checks.locks.rules import find_unlocked_write
 from pytest_dataloader_faults.faults import LockError
 from pytest_dataloader_faults.outcomes import FaultFacts, FileCounts, Firing, Pass, WorkerFacts
-from pytest_dataloader_faults.steps import run_epochs
 from support.corpus.locks import (
-    CountsAnyway,
     LocksByLibrary,
     RetriesHdf5,
     WaitsForOtherJob,
@@ -116,26 +108,6 @@ def test_a_wait_for_another_job_is_sound(records, kind):
     (result,) = check_dataset(functools.partial(kind, records), only="locked-file")
     assert result.verdict == "survived"
     assert all(each.fired for each in result.trials)
-
-
-def test_a_dataset_that_locks_nothing_is_left_out(records):
-    for result in _results(functools.partial(ReadsLmdb, records, lock=False)).values():
-        assert not result.applies
-        assert "neither its constructor nor its workers lock a file" in result.explanation
-
-
-def test_a_write_without_the_fault_is_none_without_a_lock(records):
-    def make(cache):
-        return CountsAnyway(records, cache)
-
-    run = Battery(make, Settings(samples=16)).fault_free_run
-    fault = LockError("/nothing/has/this/name")
-    outcome = run.run_trial(fault, options=TrialOptions(processes=run_epochs(before_init=True)))
-    fault_free = kind_of(CHECKS["locked-file"].scenario).fault_free_outcome(run)
-
-    assert any(each.writes for worker in outcome.workers for each in worker.files.values())
-    assert any(worker.notes for worker in fault_free.workers)
-    assert find_unlocked_write(outcome, fault_free) is None
 
 
 class NotesIfFree(Records):
@@ -233,17 +205,13 @@ def test_the_constructor_does_not_hide_the_locks_of_workers(records):
     ("locks", "refused", "held", "is_violation"),
     [
         ([{"/t/a": ("/t/a.lock",)}], "/t/a.lock", {}, True),
-        ([{"/t/a": ("/t/a.lock",)}], "/t/a.lock", {"/t/a": ()}, True),
         ([{"/t/a": ("/t/a.lock",)}], "/t/a.lock", {"/t/a": ("/t/b.lock",)}, True),
         ([{"/t/a": ("/t/a.lock",)}], "/t/a.lock", {"/t/a": ("/t/a.lock",)}, False),
-        ([{"/t/a": ("/t/a",)}], "/t/a", {}, True),
         ([{"/t/a": ("/t/a.lock", "/t/b.lock")}], "/t/b.lock", {}, True),
         ([{"/t/a": ("/t/a.lock",)}], "/t/b.lock", {}, False),
         ([{"/t/a": ()}], "/t/a.lock", {}, False),
         ([{"/t/a": ("/t/a.lock",)}, {"/t/a": ("/t/a.lock",)}], "/t/a.lock", {}, True),
         ([{"/t/a": ("/t/a.lock",)}, {"/t/a": ()}], "/t/a.lock", {}, False),
-        ([{"/t/a": ("/t/a.lock",)}, {}], "/t/a.lock", {}, True),
-        ([{}], "/t/a.lock", {}, False),
         ([{"/t/b": ("/t/a.lock",)}], "/t/a.lock", {}, False),
     ],
 )

@@ -1,7 +1,5 @@
 """A stream is tried with another number of workers, too, since its author has to divide it."""
 
-from __future__ import annotations
-
 import functools
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Batches whose rows depend on each other, as where a collate_fn pads them."""
 
-from __future__ import annotations
-
 import os
 from typing import Any
 
@@ -12,8 +10,6 @@ from torch.utils.data import DataLoader, Dataset
 
 from pytest_dataloader_faults import Contract, check_dataset
 from pytest_dataloader_faults.exceptions import InvalidArgumentError, UnusableDatasetError
-from support.results import failure_of
-from support.rows import slow
 
 CHECK = "read-error"
 
@@ -46,21 +42,6 @@ class Sequences(Dataset[Any]):
 
 def _pad(samples):
     return pad_sequence(samples, batch_first=True)
-
-
-def _pad_in_dict(samples):
-    padded = _pad(samples)
-    return {"ids": padded, "mask": padded > 0}
-
-
-def test_padded_batches(tmp_path):
-    path = tmp_path / "lengths"
-    path.write_bytes(bytes([8] * 4 + [9, 7, 5, 3] * 3))
-    loader = {"collate_fn": _pad_in_dict}
-    healthy = check_dataset(lambda: Sequences(path), loader=loader, only=["workers-agree", CHECK])
-    forgiving = failure_of(lambda: Sequences(path, forgiving=True), CHECK, loader=loader)
-    assert [each.verdict for each in healthy] == ["survived", "failed_cleanly"]
-    assert forgiving.verdict == "corrupted"
 
 
 class InOrders(list[list[int]]):
@@ -101,22 +82,18 @@ def test_one_short_sample(tmp_path, short, first, second):
     assert [each.verdict for each in forgiving] == ["survived", "survived", "corrupted"]
 
 
-@pytest.mark.parametrize(
-    ("is_divided", "samples", "verdict"),
-    [(True, 8, "survived"), slow(False, 16, "corrupted")],
-)
-def test_ranks_with_one_short_sample(tmp_path, is_divided, samples, verdict):
+def test_ranks_with_one_short_sample(tmp_path):
     """One rank has it, or both; without ranks, the first 8 samples do not contain it."""
     path = tmp_path / "lengths"
     path.write_bytes(bytes(7 if index == 9 else 8 for index in range(16)))
 
     def make():
         rank, ranks = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
-        sampler = list(range(16)[rank * 8 :][: 16 // ranks] if is_divided else range(16))
+        sampler = list(range(16)[rank * 8 :][: 16 // ranks])
         return DataLoader(Sequences(path), 4, sampler=sampler, num_workers=2, collate_fn=_pad)
 
-    (result,) = check_dataset(make, only="ranks-agree", ranks=2, samples=samples, on_fail=None)
-    assert result.verdict == verdict, result.explanation
+    (result,) = check_dataset(make, only="ranks-agree", ranks=2, samples=8, on_fail=None)
+    assert result.verdict == "survived", result.explanation
 
 
 def _pad_what_is_there(samples):

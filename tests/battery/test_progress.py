@@ -50,8 +50,3 @@ def test_a_terminal_shows_how_far_a_call_is(records):
         shown = screen.read(1 << 16).decode()
     for bar in ("check_dataset: 100%", "2/2", "sweep: 2it", "explore: "):
         assert bar in shown
-
-
-@pytest.mark.slow
-def test_a_file_shows_nothing(records):
-    assert _run(records, stderr=subprocess.PIPE).stderr == b""

@@ -1,36 +1,61 @@
-"""What the battery takes for the samples of a rank, where its dataset does not say it alone."""
-
-from __future__ import annotations
+"""Ranks: what the battery takes for the samples of each, and what they prepare together."""
 
 import functools
 import itertools
+import os
 import random
+import time
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
 import torch.distributed
-from torch.utils.data import DataLoader, IterableDataset
+from torch.utils.data import DataLoader, Dataset
 
+from pytest_dataloader_faults import check_dataset
 from pytest_dataloader_faults.battery.checks.ranks.generators import (
     SAME_NUMBERS,
     UsedGenerator,
     find_same_numbers,
 )
 from pytest_dataloader_faults.outcomes import Pass
-from support.augmented import (
-    Augmented,
-    AugmentedStream,
-    from_numpy,
-    from_torch,
-    seed_by_clock,
-    seed_by_worker,
-)
 from support.corpus.ranks import SharedShuffle, place
-from support.datasets import RecordStream
+from support.corpus.shared_folders import Downloads
+from support.datasets import Records, RecordStream
 from support.facts import EPOCH_1, map_reference, ordinary, revised
 from support.results import failure_of, result_of
 from support.rows import slow
+
+
+class Augmented(Dataset[Any]):
+    """Samples that add a random number of one library."""
+
+    def __init__(self, draw: Callable[[], float]) -> None:
+        self.draw = draw
+
+    def __len__(self) -> int:
+        return 16
+
+    def __getitem__(self, index: int) -> Any:
+        return torch.tensor([index + self.draw()])
+
+
+def from_numpy() -> float:
+    return np.random.random()  # noqa: NPY002
+
+
+def from_torch() -> float:
+    return torch.rand(()).item()
+
+
+def seed_by_worker(worker: int) -> None:
+    np.random.seed(worker)  # noqa: NPY002
+
+
+def seed_by_clock(worker: int) -> None:
+    np.random.seed(int(time.time()))  # noqa: NPY002
 
 
 class KeepsEverySecondBatch(DataLoader[Any]):
@@ -43,8 +68,6 @@ class KeepsEverySecondBatch(DataLoader[Any]):
 
 def _loader(dataset: Any, **options: Any) -> DataLoader[Any]:
     """Each rank has a part of the samples."""
-    if isinstance(dataset, IterableDataset):
-        return DataLoader(dataset, batch_size=2, num_workers=2, **options)
     return DataLoader(
         dataset, batch_size=2, num_workers=2, sampler=SharedShuffle(len(dataset)), **options
     )
@@ -60,18 +83,18 @@ def test_a_loader_may_divide_what_its_dataset_does_not(records):
     assert _agree(make).verdict == "survived"
 
 
-@pytest.mark.parametrize(
-    ("library", "draw", "options"),
-    [
-        ("NumPy", from_numpy, {"worker_init_fn": seed_by_worker}),
-        slow("torch", from_torch, {"generator": True}),
-    ],
-)
-def test_ranks_must_not_augment_alike(library, draw, options):
-    def make() -> DataLoader[Any]:
-        seeded = {"generator": torch.Generator().manual_seed(0)} if "generator" in options else {}
-        return _loader(Augmented(draw), **{**options, **seeded})
+def _alike_by_torch() -> DataLoader[Any]:
+    return _loader(Augmented(from_torch), generator=torch.Generator().manual_seed(0))
 
+
+def _alike_by_numpy() -> DataLoader[Any]:
+    return _loader(Augmented(from_numpy), worker_init_fn=seed_by_worker)
+
+
+@pytest.mark.parametrize(
+    ("library", "make"), [("NumPy", _alike_by_numpy), slow("torch", _alike_by_torch)]
+)
+def test_ranks_must_not_augment_alike(library, make):
     result = _disagree(make)
 
     assert result.verdict == "corrupted", result.explanation
@@ -88,13 +111,6 @@ def test_ranks_that_draw_from_other_states_pass():
     assert result.passed, result.explanation
 
 
-@pytest.mark.slow
-def test_workers_of_a_random_stream_are_compared_as_well():
-    make = lambda: _loader(AugmentedStream(), worker_init_fn=lambda _: np.random.seed(1))  # noqa: E731, NPY002
-
-    assert _disagree(make).verdict == "corrupted"
-
-
 def test_two_workers_of_one_rank_are_compared():
     notes = (UsedGenerator(0, "torch", "1"), UsedGenerator(1, "torch", "1"))
     ranks = (revised(ordinary(Pass(EPOCH_1)), notes=notes), ordinary(Pass(EPOCH_1)))
@@ -103,3 +119,43 @@ def test_two_workers_of_one_rank_are_compared():
 
     assert finding is not None
     assert finding.sentence == "workers 0 and 1 of rank 0 drew the same random numbers from torch"
+
+
+CHECK = "ranks-share-folder"
+
+
+def _check(make_dataset, *only):
+    return check_dataset(make_dataset, only=only or CHECK, ranks=2, on_fail=None)
+
+
+def test_without_a_folder_there_is_nothing_to_share(records):
+    (result,) = _check(lambda: Records(records))
+
+    assert not result.applies
+    assert "let it take one, as in lambda folder: MyDataset(data, cache=folder)" in result.sentence
+
+
+def test_ranks_get_one_copy_of_a_folder(records):
+    folders = records.parent / "folders"
+
+    class Notes(Records):
+        def __init__(self, folder):
+            super().__init__(folder)
+            rank = os.environ.get("RANK", "-")
+            with open(folders, "a") as notes:
+                notes.write(f"{rank} {folder}\n")
+
+    (result,) = check_dataset(Notes, only=CHECK, ranks=2, on_fail=None, copy=records)
+    lines = [line.split() for line in folders.read_text().splitlines()]
+
+    assert result.verdict == "survived"
+    assert "tried: new files (survived); new folders (survived)" in result.explanation
+    assert len({folder for _, folder in lines[-2:]}) == 1
+    assert not any(os.path.exists(folder) for _, folder in lines)
+
+
+@pytest.mark.slow
+def test_in_the_other_checks_each_rank_has_its_own_folder(records):
+    (result,) = _check(lambda folder: Downloads(records, folder), "ranks-agree")
+
+    assert result.verdict == "survived"

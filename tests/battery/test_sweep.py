@@ -1,6 +1,5 @@
 """A sweep: the N-th operation fails, for each N there is, and is judged as a check is."""
 
-import errno
 import os
 
 import pytest
@@ -97,18 +96,6 @@ def test_the_one_operation_that_matters_is_found(records):
         eval(line, names)  # noqa: S307  # our own
 
 
-def test_a_sweep_can_go_on_after_a_violation(records):
-    results = sweep(
-        lambda: SwallowsOne(records, 8),
-        loader=ONE_WORKER,
-        faults=[ReadError(nth=6, times=1)],
-        on_fail=None,
-    )
-
-    assert [each.check for each in results if each.failed] == [str(ReadError(nth=BROKEN, times=1))]
-    assert len(results) == 3
-
-
 def test_a_sweep_is_bounded_and_says_how_to_continue(records):
     options = {"loader": ONE_WORKER, "max_trials": 4}
     with pytest.warns(RuntimeWarning, match=r"stopped after 4 trials. Continue it with") as warned:
@@ -119,21 +106,6 @@ def test_a_sweep_is_bounded_and_says_how_to_continue(records):
     second = sweep(lambda: FewReads(records), faults=faults, **options)
 
     assert [len(first), len(second)] == [SAMPLES + 1, SAMPLES - 1]
-
-
-def test_faults_are_templates(records):
-    results = sweep(
-        lambda: FewReads(records),
-        faults=[ReadError("*/00.rec", errno.ESTALE), ShortRead(max_bytes=8, times=1)],
-        loader=ONE_WORKER,
-        on_fail=None,
-    )
-
-    assert [(each.check, each.passed) for each in results] == [
-        (str(ReadError("*/00.rec", errno.ESTALE)), True),
-        (str(ShortRead(max_bytes=8, times=1)), False),
-        (str(ShortRead(max_bytes=8, nth=2, times=1)), False),
-    ]
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,6 @@ import shutil
 import subprocess
 import sys
 
-import numpy as np
 import psutil
 import pytest
 import torch
@@ -82,25 +81,6 @@ def test_torch_save_hides_why_a_write_failed(recordings):
     result = failure_of(functools.partial(_copied, _ToAPath, recordings), "disk-full")
     assert result.verdict == "failed_unclearly"
     assert "Pass it a file opened with open()" in result.explanation
-
-
-class _DropsErrors(AtomicSpectrograms):
-    """np.save() raises no error of the write of the data."""
-
-    def __getitem__(self, index):
-        path = f"{self.paths[index]}.npy"
-        if not os.path.exists(path):
-            with open(f"{path}.{os.getpid()}", "wb") as file:
-                np.save(file, super().read(self.paths[index]).numpy()[:32])
-            os.rename(file.name, path)
-        return torch.from_numpy(np.load(path))
-
-
-def test_a_disk_gets_full_in_a_header_and_in_data(recordings):
-    loader = {"num_workers": 2, "batch_size": 3}
-    make_dataset = functools.partial(_copied, _DropsErrors, recordings)
-    result = failure_of(make_dataset, "disk-full", loader=loader)
-    assert "Some writers ignore write errors" in result.explanation
 
 
 REFERENCE = 2

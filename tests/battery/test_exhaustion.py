@@ -1,20 +1,21 @@
-"""The check of threads: which libraries it covers, and what it shows without its fault."""
+"""The checks of threads that do not start and of allocations that fail."""
 
-from __future__ import annotations
-
+import ctypes
 import functools
+import gc
+import queue
 import signal
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
 import pytest
-import threadpoolctl
 import torch
+from PIL import Image
 
-from pytest_dataloader_faults import run_trial
 from pytest_dataloader_faults._engine import explain_missing_engine
 from pytest_dataloader_faults._settings import Settings
-from pytest_dataloader_faults._trial import take_reference
 from pytest_dataloader_faults.battery._battery import Battery
 from pytest_dataloader_faults.battery.checks import CHECKS
 from pytest_dataloader_faults.battery.checks.threads.rules import ENDS_WORKER, OF_LIBRARY, WAITS
@@ -29,7 +30,7 @@ from support.datasets import Records
 from support.facts import EPOCH_1, fired, map_reference, ordinary, raised, revised
 from support.judging import judge_trial
 from support.results import failure_of, result_of
-from support.rows import rows, slow
+from support.rows import rows
 
 pytestmark = pytest.mark.skipif(
     bool(explain_missing_engine()), reason=str(explain_missing_engine())
@@ -55,26 +56,6 @@ class UsesOneThread(UsesOpenMp):
     threads = 1
 
 
-class Multiplies(Records):
-    """Multiplies matrices that are so large that OpenBLAS starts threads."""
-
-    size = 600
-
-    def __getitem__(self, index: int) -> Any:
-        matrix = np.full((self.size, self.size), float(self.paths[index].read_bytes()[0]))
-        return torch.tensor((matrix @ matrix)[0, 0])
-
-
-def _make_alone(folder):
-    """The same in one thread: workers keep a limit from before they started."""
-    threadpoolctl.threadpool_limits(1)
-    return Multiplies(folder)
-
-
-def _uses_openblas():
-    return any(each["internal_api"] == "openblas" for each in threadpoolctl.threadpool_info())
-
-
 def test_a_library_that_ends_the_worker(records):
     loader = {"num_workers": 1, "batch_size": 4}
     result = failure_of(functools.partial(UsesOpenMp, records), NAME, loader=loader)
@@ -85,20 +66,8 @@ def test_a_library_that_ends_the_worker(records):
     assert "libgomp: Thread creation failed" in result.explanation
 
 
-@pytest.mark.slow
-@pytest.mark.skipif(not _uses_openblas(), reason="this NumPy does not use OpenBLAS")
-def test_a_library_that_waits_for_its_threads(records):
-    make = functools.partial(Multiplies, records)
-    outcome = run_trial(make, ThreadExhaustion(), deadline=3)
-    finding = judge_trial(outcome, take_reference(make))
-
-    assert finding.verdict == "hung", finding.sentence
-    assert finding.cause == OF_LIBRARY
-
-
-@pytest.mark.parametrize("make", [UsesOneThread, slow(_make_alone)])
-def test_a_dataset_without_threads_is_left_out(records, make):
-    result = result_of(functools.partial(make, records), NAME)
+def test_a_dataset_without_threads_is_left_out(records):
+    result = result_of(functools.partial(UsesOneThread, records), NAME)
 
     assert not result.applies
     assert NO_START in result.explanation
@@ -162,3 +131,113 @@ def test_the_cause_follows_from_the_facts(epoch, facts, verdict, cause):
     finding = judge_trial(outcome, map_reference())
 
     assert (finding.verdict, finding.cause) == (verdict, cause)
+
+
+CHECK = "memory-exhaustion"
+COUNT, SIZE = 8, 512
+LIBC = ctypes.CDLL(None)
+LIBC.malloc.restype, LIBC.free.argtypes = ctypes.c_void_p, (ctypes.c_void_p,)
+
+
+@pytest.fixture(name="folder", scope="module")
+def _folder(tmp_path_factory):
+    """Gray images of 256 KiB, as raw bytes and as PNG files."""
+    folder = tmp_path_factory.mktemp("images")
+    for number in range(COUNT):
+        pixels = np.full((SIZE, SIZE), number + 1, np.uint8)
+        pixels[:, :number] = 0
+        (folder / f"{number:02d}.raw").write_bytes(pixels.tobytes())
+        Image.fromarray(pixels).save(folder / f"{number:02d}.png")
+    return folder
+
+
+class Images:
+    """Each sample is an image, by one library. An error of an allocation reaches the loader."""
+
+    suffix = ".raw"
+
+    def __init__(self, folder):
+        self.paths = sorted(folder.glob(f"*{self.suffix}"))
+
+    def __len__(self):
+        return COUNT
+
+    def load(self, index):
+        return self.paths[index].read_bytes()
+
+    def __getitem__(self, index):
+        return self.load(index)
+
+
+class InThread(Images):
+    pool = None
+
+    def __getitem__(self, index):
+        self.pool = self.pool or ThreadPoolExecutor(2)
+        return self.pool.submit(self.load, index).result()
+
+
+class Retry(Images):
+    """It frees memory, and tries again."""
+
+    attempts = 4
+
+    def __getitem__(self, index):
+        for attempt in range(self.attempts):
+            try:
+                return self.load(index)
+            except MemoryError:
+                if attempt == self.attempts - 1:
+                    raise
+                gc.collect()
+        return None
+
+
+class LostThread(Images):
+    """Its thread ends at the first error, and the worker waits for it."""
+
+    thread = None
+
+    def __getitem__(self, index):
+        if self.thread is None:
+            self.requests, self.results = queue.Queue(), queue.Queue()
+            self.thread = threading.Thread(target=self.run, daemon=True)
+            self.thread.start()
+        self.requests.put(index)
+        return self.results.get()
+
+    def run(self):
+        while True:
+            self.results.put(self.load(self.requests.get()))
+
+
+class Small(Images):
+    def load(self, index):
+        with open(self.paths[index], "rb") as file:
+            return file.read(1000)
+
+
+def _check(make, folder, **arguments):
+    return result_of(lambda: make(folder), CHECK, **arguments)
+
+
+def _failure(make, folder, **arguments):
+    return failure_of(lambda: make(folder), CHECK, **arguments)
+
+
+def test_a_dataset_that_waits_for_its_thread_hangs(folder):
+    result = _failure(LostThread, folder, deadline=2)
+    assert (result.verdict, result.cause) == ("hung", "waits forever"), result.explanation
+
+
+@pytest.mark.parametrize("twin", [InThread, Retry])
+def test_a_dataset_that_raises_the_error_passes(folder, twin):
+    result = _check(twin, folder)
+    assert result.passed, result.explanation
+    assert all(trial.fired for trial in result.trials)
+
+
+def test_it_applies_to_datasets_that_allocate_much(folder):
+    result = _check(Small, folder)
+    assert not result.applies
+    assert "its workers allocate less than 64 KiB at once" in result.explanation
