@@ -1,7 +1,5 @@
 """The documentation is true: its examples run, its output is real, and it names what there is."""
 
-from __future__ import annotations
-
 import argparse
 import ast
 import doctest

@@ -1,7 +1,5 @@
 """The public names are there, and importing them costs nothing that is not needed."""
 
-from __future__ import annotations
-
 import importlib
 import importlib.metadata
 import inspect

@@ -1,7 +1,5 @@
 """Variables and parameters are named after what they hold, not by pronouns and participles."""
 
-from __future__ import annotations
-
 import ast
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Counts the specimens that fail their check and the twins that pass, and prints it at the end."""
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Callable
 from typing import Any

@@ -1,7 +1,5 @@
 """Streams: their ends, what they may leave out, and what they and workers do by themselves."""
 
-from __future__ import annotations
-
 import random
 from collections import Counter
 from typing import Any

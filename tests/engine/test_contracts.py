@@ -1,7 +1,5 @@
 """Each fault, by each operation that it is about: it fires there, and at no other place or time."""
 
-from __future__ import annotations
-
 import contextlib
 from errno import EINTR
 

@@ -4,8 +4,6 @@ No other installed plugin is loaded, which saves each inner run a second. Inner 
 of this process, those that start no worker in this process itself.
 """
 
-from __future__ import annotations
-
 import functools
 import sys
 from collections.abc import Callable

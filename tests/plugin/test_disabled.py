@@ -1,7 +1,5 @@
 """The plugin as it is installed; and ``-p no:dataloader_faults``: as if it were not."""
 
-from __future__ import annotations
-
 import sys
 
 import pytest

@@ -1,7 +1,5 @@
 """The fixture ``fault_check``: what it accepts, and what each result becomes in pytest."""
 
-from __future__ import annotations
-
 import re
 import shlex
 

@@ -1,7 +1,5 @@
 """The fixtures that arm one fault: each really fires in a worker, and its handle tells."""
 
-from __future__ import annotations
-
 import errno
 import gc
 import os

@@ -1,7 +1,5 @@
 """``inject`` in Hypothesis tests, the settings of a search, and a database of several machines."""
 
-from __future__ import annotations
-
 import pytest
 from torch.utils.data import DataLoader
 

@@ -1,7 +1,5 @@
 """What loading the plugin imports: nothing that a suite without DataLoaders has to pay for."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

@@ -1,7 +1,5 @@
 """What pytest's process inherits from its parent breaks no run: signals, limits and streams."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

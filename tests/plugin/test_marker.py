@@ -1,7 +1,5 @@
 """The marker: which items a test becomes, how they are chosen, and which value holds."""
 
-from __future__ import annotations
-
 import pytest
 
 from pytest_dataloader_faults.battery.checks import CHECKS

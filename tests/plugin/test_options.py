@@ -1,7 +1,5 @@
 """Which values options, ini keys and markers refuse, and what the help says of them."""
 
-from __future__ import annotations
-
 import fnmatch
 import re
 

@@ -1,7 +1,5 @@
 """The same checks, outcomes and baseline when pytest-xdist spreads the items over processes."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

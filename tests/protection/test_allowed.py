@@ -1,7 +1,5 @@
 """What a program may still do after a fault, because nothing is lost by it."""
 
-from __future__ import annotations
-
 import contextlib
 import fcntl
 import functools

@@ -1,7 +1,5 @@
 """Each way to destroy a file, after a fault: it is refused, and nothing is lost."""
 
-from __future__ import annotations
-
 import ctypes
 import fcntl
 import functools

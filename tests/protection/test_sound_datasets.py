@@ -1,7 +1,5 @@
 """Datasets that cache, share, map and change files in place, and are sound: they stay so."""
 
-from __future__ import annotations
-
 import functools
 import json
 import os

@@ -1,7 +1,5 @@
 """In each kind of trial, a dataset that destroys its files after a fault loses none of them."""
 
-from __future__ import annotations
-
 import errno
 import functools
 import multiprocessing

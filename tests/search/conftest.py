@@ -1,7 +1,5 @@
 """Inner test suites with Hypothesis, run by a pytest of their own."""
 
-from __future__ import annotations
-
 import pytest
 
 from support.inner import PYTHONPATH, run_forked

@@ -5,8 +5,6 @@ here as it does there, and counts. The thread, its queues and its ways to fail a
 says nothing about a device: what does is marked gpu.
 """
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import weakref

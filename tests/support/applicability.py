@@ -1,7 +1,5 @@
 """Whether a check applies: to a workload, or by its own trial."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 from pytest_dataloader_faults.battery.workload import NotApplicable

@@ -1,7 +1,5 @@
 """Reading in one worker, with faults that fire and with faults that do not."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor

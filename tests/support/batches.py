@@ -1,7 +1,5 @@
 """Classes of batches, and what each makes of being pinned."""
 
-from __future__ import annotations
-
 import threading
 from typing import Any, NamedTuple
 

@@ -1,7 +1,5 @@
 """Datasets that read a file in their constructor, in the main process, or in workers."""
 
-from __future__ import annotations
-
 import ctypes
 import mmap
 import os

@@ -1,7 +1,5 @@
 """Every likely cause that a failure may have."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """Test bodies in a separate process, which may use what pytest's own must not."""
 
-from __future__ import annotations
-
 import functools
 import os
 import resource

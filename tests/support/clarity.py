@@ -1,7 +1,5 @@
 """Whether a message explains a single fault."""
 
-from __future__ import annotations
-
 from pytest_dataloader_faults.faults import Fault
 from pytest_dataloader_faults.outcomes.error_text import Occurrence, explains_fault
 

@@ -1,7 +1,5 @@
 """Datasets that close descriptors which are not theirs. Importable by spawned workers."""
 
-from __future__ import annotations
-
 import os
 import re
 import signal

@@ -1,7 +1,5 @@
 """Datasets for tests. Module-level, so that spawned workers can import them."""
 
-from __future__ import annotations
-
 import errno
 import os
 from pathlib import Path

@@ -3,8 +3,6 @@
 Each gets the folder of its records, and a log, in which it notes the answers to its attempts.
 """
 
-from __future__ import annotations
-
 import os
 import select
 import shutil

@@ -3,8 +3,6 @@
 Nothing is installed again: the existing files are linked to.
 """
 
-from __future__ import annotations
-
 import os
 import sys
 import venv

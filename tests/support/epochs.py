@@ -1,7 +1,5 @@
 """One pass over a loader, and how it ended."""
 
-from __future__ import annotations
-
 import contextlib
 import itertools
 from collections.abc import Iterator

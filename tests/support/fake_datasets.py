@@ -1,7 +1,5 @@
 """Datasets over fake files. Module-level, so that spawned workers can import them."""
 
-from __future__ import annotations
-
 import importlib
 import os
 import stat

@@ -1,7 +1,5 @@
 """Each fault of the vocabulary, and its result with correct datasets of 16 records."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any, NamedTuple

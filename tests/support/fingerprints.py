@@ -1,7 +1,5 @@
 """The fingerprint of a value on its own; in a trial it is made of a sample's parts."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from pytest_dataloader_faults._trial.samples.fingerprint import digest_of, leaves

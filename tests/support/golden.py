@@ -4,8 +4,6 @@
 that a changed sentence is one changed line there, and other tests do not depend on its words.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
 

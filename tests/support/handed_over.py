@@ -1,7 +1,5 @@
 """What people pass instead of a factory of one dataset."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from torch.utils.data import DataLoader

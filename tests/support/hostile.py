@@ -1,7 +1,5 @@
 """Datasets of which everything that can be shown is hostile to who reads it in a terminal."""
 
-from __future__ import annotations
-
 import os
 import select
 import sys

@@ -1,7 +1,5 @@
 """Loaders that keep one iterator for all epochs, written as ultralytics, YOLOv5 and timm do it."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 

@@ -4,8 +4,6 @@ A new interpreter imports torch again, which costs two seconds for each suite. I
 there, and all that the suite does to its process ends with that.
 """
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import gc

@@ -1,7 +1,5 @@
 """The verdict on one trial, for tests that have its facts and a reference."""
 
-from __future__ import annotations
-
 from pytest_dataloader_faults import Contract, Outcome
 from pytest_dataloader_faults.outcomes import Finding, Reference
 from pytest_dataloader_faults.outcomes.judge import judge

@@ -10,8 +10,6 @@ a linux-libc-dev that has the headers of all machines, as Debian's has since ver
     python tests/support/kernel_headers.py headers 'linux-libc-dev 6.12.107-1, Debian trixie'
 """
 
-from __future__ import annotations
-
 import ctypes
 import datetime as dt
 import json

@@ -1,7 +1,5 @@
 """Datasets that iterate their own DataLoader, as for pairs, episodes and queues of patches."""
 
-from __future__ import annotations
-
 import multiprocessing
 import queue
 import threading

@@ -1,7 +1,5 @@
 """Workers that drop root's privileges. Here, so that spawned ones can import them."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 from typing import Any

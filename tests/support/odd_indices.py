@@ -1,7 +1,5 @@
 """A dataset that takes any index, and indices of many kinds, as samplers yield them."""
 
-from __future__ import annotations
-
 import enum
 import zlib
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Datasets that use the accelerator where their samples are made. Importable by spawned workers."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

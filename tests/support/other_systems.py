@@ -4,8 +4,6 @@ What the standard library and other packages import for a system is imported bef
 would look for files and modules that only the real system has.
 """
 
-from __future__ import annotations
-
 import ctypes
 import multiprocessing.context
 import os

@@ -1,7 +1,5 @@
 """The pages of the documentation, and tests of their examples."""
 
-from __future__ import annotations
-
 import functools
 import multiprocessing
 import os

@@ -1,7 +1,5 @@
 """Datasets that a search finds something in."""
 
-from __future__ import annotations
-
 import errno
 import os
 from pathlib import Path

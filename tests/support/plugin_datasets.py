@@ -1,7 +1,5 @@
 """Datasets that the inner suites of the plugin's tests are about."""
 
-from __future__ import annotations
-
 import logging
 import sys
 import threading

@@ -3,8 +3,6 @@
 ``perform`` has a worker do each deed of a table in its own folder, after a read error in it.
 """
 
-from __future__ import annotations
-
 import ctypes
 import errno
 import hashlib

@@ -1,7 +1,5 @@
 """Datasets that several ranks train on, for tests of trials. Module-level, for spawned workers."""
 
-from __future__ import annotations
-
 import os
 import signal
 from collections.abc import Callable

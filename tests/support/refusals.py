@@ -1,7 +1,5 @@
 """Entries of the package, and what they say when they refuse something."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Results of single checks."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any

@@ -5,8 +5,6 @@ for all rows, also behind one that fails, and then names each that failed. All r
 fixtures of the test, and none may skip.
 """
 
-from __future__ import annotations
-
 import functools
 import inspect
 import reprlib

@@ -1,7 +1,5 @@
 """Samplers as users write them."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from torch.utils.data import Sampler

@@ -1,7 +1,5 @@
 """The scripts of docs/, as modules: they are not in a package."""
 
-from __future__ import annotations
-
 import functools
 import importlib.util
 import sys

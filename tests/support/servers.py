@@ -1,7 +1,5 @@
 """Servers in threads of the test's process, and requests of clients without a library."""
 
-from __future__ import annotations
-
 import contextlib
 import datetime as dt
 import functools

@@ -1,7 +1,5 @@
 """Datasets with one declared defect each, and for each a twin without it."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

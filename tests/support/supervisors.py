@@ -1,7 +1,5 @@
 """The supervisors below this process, which answer the calls of workers."""
 
-from __future__ import annotations
-
 import contextlib
 
 import psutil

@@ -1,7 +1,5 @@
 """A machine that lacks something: limits and file systems that only one process sees."""
 
-from __future__ import annotations
-
 import ctypes
 import errno
 import os

@@ -1,7 +1,5 @@
 """Surveys: the fault-free run of a search, by the keywords of ``explore``."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from pytest_dataloader_faults._settings import Settings

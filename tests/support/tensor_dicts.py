@@ -1,7 +1,5 @@
 """Mappings of tensors that refuse iteration, as a TensorDict without a batch dimension does."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, MutableMapping
 from typing import Any
 

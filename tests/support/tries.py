@@ -4,8 +4,6 @@ The ways are functions of a path, so that spawned workers can import them. FAMIL
 processes and threads that a worker starts itself.
 """
 
-from __future__ import annotations
-
 import contextlib
 import ctypes
 import errno

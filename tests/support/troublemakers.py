@@ -1,7 +1,5 @@
 """Datasets that damage the process they are in by themselves, without a fault."""
 
-from __future__ import annotations
-
 import contextlib
 import mmap
 import os

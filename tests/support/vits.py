@@ -3,8 +3,6 @@
 Each lies next to its recording, and is made by the first one that needs it.
 """
 
-from __future__ import annotations
-
 import os
 import struct
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Waiting for a condition or an action, longer on a busy machine."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import threading

@@ -5,8 +5,6 @@ the fault, on another place, on the place of an equal fault that is not due, and
 over, on a further place of the first fault. A worker without faults shows what comes otherwise.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 from collections.abc import Mapping, Sequence

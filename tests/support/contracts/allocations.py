@@ -1,7 +1,5 @@
 """Allocations that fail, by several libraries."""
 
-from __future__ import annotations
-
 import ctypes
 import mmap
 from functools import partial

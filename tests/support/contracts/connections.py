@@ -1,7 +1,5 @@
 """Faults of connections: at the byte that they say, and as the kernel reports them."""
 
-from __future__ import annotations
-
 import errno
 import socket
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Calls that need a descriptor, when none is left."""
 
-from __future__ import annotations
-
 import os
 import socket
 from errno import EMFILE

@@ -1,7 +1,5 @@
 """Folders that cannot be listed, or in another order, and entries that lack or are too many."""
 
-from __future__ import annotations
-
 import ctypes
 import glob
 import os

@@ -1,7 +1,5 @@
 """Faults of locks, in each way in which programs lock."""
 
-from __future__ import annotations
-
 import contextlib
 import fcntl
 import os

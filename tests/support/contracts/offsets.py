@@ -1,7 +1,5 @@
 """Disk errors from a place in the file on: reads before it succeed, by each call."""
 
-from __future__ import annotations
-
 import mmap
 import os
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Faults of files of odd names, of odd sizes, and on odd ways to them."""
 
-from __future__ import annotations
-
 import mmap
 import os
 import tempfile

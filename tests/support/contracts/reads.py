@@ -1,7 +1,5 @@
 """Faults of reading, by each way to name, open and read a file, and by readers of formats."""
 
-from __future__ import annotations
-
 import mmap
 from errno import EBADF, EIO, ESTALE
 from functools import partial

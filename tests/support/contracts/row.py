@@ -1,7 +1,5 @@
 """A fault, an operation that it is about, and what then comes of the operation."""
 
-from __future__ import annotations
-
 import os
 import re
 from collections.abc import Callable, Container

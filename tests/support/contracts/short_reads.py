@@ -1,7 +1,5 @@
 """Reads that give less than was asked for: the right bytes, and the offset moves with them."""
 
-from __future__ import annotations
-
 import fcntl
 import mmap
 import os

@@ -1,7 +1,5 @@
 """Threads and processes that cannot start, in each way in which programs start them."""
 
-from __future__ import annotations
-
 import contextlib
 import ctypes
 import multiprocessing

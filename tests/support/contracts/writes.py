@@ -1,7 +1,5 @@
 """Faults of writing, in each way in which datasets write."""
 
-from __future__ import annotations
-
 import importlib.util
 import os
 import sqlite3

@@ -4,8 +4,6 @@ To add one, enter a function by ``reads`` in one of the modules here. Libraries 
 they are used: ``load`` imports all, and once is enough.
 """
 
-from __future__ import annotations
-
 import importlib
 import importlib.metadata
 import platform

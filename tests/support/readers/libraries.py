@@ -4,8 +4,6 @@ Those that the page about readers shows have a name for it. Libraries that no re
 written are imported where they are used.
 """
 
-from __future__ import annotations
-
 import gzip
 import io
 import json

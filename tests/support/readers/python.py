@@ -4,8 +4,6 @@ The pure ones use every kind of file object between them, and the functions of `
 Those that decode notice a missing end.
 """
 
-from __future__ import annotations
-
 import bz2
 import gzip
 import linecache

@@ -1,7 +1,5 @@
 """The register: for each reader, how its file is written and read, and what to expect of it."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
