@@ -166,14 +166,23 @@ def _reference_of_samples(
     forward: SamplesInChild,
 ) -> Reference:
     comparer = reader.comparer
-    readings = repeats = backward.read()[::-1]
+    try:
+        readings = repeats = backward.read()[::-1]
+    except loaders.CollateError:
+        raise
+    except UnusableDatasetError:
+        # What the dataset has open may not survive a fork: that is the business of the workers.
+        if not all(each.rows for each in batched):
+            raise
+        readings = repeats = list({each.name: each for each in rows_in(batched)}.values())
     is_known = comparer.comparison.mask or comparer.comparison.by_form
     if is_known or not agree(comparer, readings, batched):
         repeats = forward.read()
         _adapt(reader, job, "map", readings, repeats)
     if not agree(comparer, readings, batched):
         batched, first = [reader.read_batch(each, copies=True) for each in requested], batched
-        _adapt(reader, job, "map", *map(rows_in, (first, batched)))
+        if not agree(comparer, readings, batched):
+            _adapt(reader, job, "map", *map(rows_in, (first, batched)))
     are_split = agree(comparer, readings, batched) and not job.in_batches
     _settle_seed(reader, job)
     reference = _build_reference(reader, "map", readings, repeats)
