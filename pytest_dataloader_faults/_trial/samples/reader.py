@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import functools
 import pickle
 import time
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 from torch.utils.data.dataloader import _DatasetKind
@@ -53,7 +54,7 @@ class BatchReading(NamedTuple):
     """A batch, as it was read once; *rows* are None if it cannot be split into samples."""
 
     names: tuple[Name, ...]
-    rows: tuple[SampleFingerprint, ...] | None
+    rows: Sequence[SampleFingerprint] | None
 
 
 @dataclass
@@ -83,28 +84,34 @@ class Reader:
 
     # Samples with indices
 
-    def fetch(self, draw: Draw, *, copies: bool = False) -> Any:
-        """The batch that a worker makes of *draw*; *copies*: of copies of the samples."""
+    def fetch(self, draw: Draw, change: Callable[[Any], Any] | None = None) -> Any:
+        """The batch that a worker makes of *draw*; *change*: of the dataset that it reads."""
         self._states, self._indices = None, draw.indices
         with loaders.report_dataset_errors(self._describe):
-            batch = self._make_fetcher(copies=copies).fetch(draw.copy_for_worker().drawn)
+            batch = self._make_fetcher(change).fetch(draw.copy_for_worker().drawn)
         self._look_at_generators()
         return batch
 
     def read_sample(self, draw: Draw) -> Reading:
         """The one sample of *draw*, as a row of its own batch."""
-        batch = self.fetch(draw)
+        try:
+            batch = self.fetch(draw)
+        except loaders.CollateError:  # ``__getitems__`` may have left out the one sample.
+            if not reads_whole_batches(self.dataset):
+                raise
+            batch = self.fetch(draw, _WithoutGetitems)
         return Reading(draw.names[0], self._row_of_one(batch, is_whole=draw.is_whole))
 
     def read_batch(self, draw: Draw, *, copies: bool = False) -> BatchReading:
         """The batch of *draw*, as its rows."""
-        batch = self.fetch(draw, copies=copies)
+        batch = self.fetch(draw, _CopyingDataset if copies else None)
         if draw.is_whole or not self.loader._auto_collation:
             return BatchReading(draw.names, (self._row(batch),))
         self._require_split(batch, len(draw.names))
         counts = range(len(draw.names), 0, -1)  # A ready batch may lack some.
-        rows = (self.comparer.rows(batch, each) for each in counts)
-        return BatchReading(draw.names, next(filter(None, rows), None))
+        samples = next(filter(None, (self.comparer.split(batch, each) for each in counts)), None)
+        rows = samples and tuple(self._row(each, is_slice=self.comparer.slices) for each in samples)
+        return BatchReading(draw.names, rows)
 
     def read_whole_batch(self, draw: Draw) -> Reading:
         """The batch of *draw*, as one sample."""
@@ -115,14 +122,14 @@ class Reader:
         delivered = delivery(self.fetch(draw), draw, self.loader, self.comparer)
         return draw.names, (delivered.digest,) if delivered.rows is None else delivered.rows
 
-    def _make_fetcher(self, *, copies: bool = False) -> Any:
+    def _make_fetcher(self, change: Callable[[Any], Any] | None = None) -> Any:
         is_map = loaders.kind_of(self.dataset) == "map"
         kind = _DatasetKind.Map if is_map else _DatasetKind.Iterable
         collation = self.loader._auto_collation, self._collate, self.loader.drop_last
         create: Any = _DatasetKind.create_fetcher
         fetcher = create(kind, self.dataset, *collation)
         if is_map:
-            dataset = _CopyingDataset(fetcher.dataset) if copies else fetcher.dataset
+            dataset = change(fetcher.dataset) if change else fetcher.dataset
             is_seeded = self.comparer.comparison.seeded is not None
             fetcher.dataset = ObservedDataset(dataset, self._begin, one_by_one=is_seeded)
         return fetcher
@@ -229,42 +236,63 @@ class Reader:
             raise UnusableDatasetError(message)
 
 
-class SamplesInChild:
-    """The samples of some draws, which a child reads: it has the dataset as it is now.
+class Way(NamedTuple):
+    """How samples are read: in the order of their draws or in the reverse one, from which seed."""
 
-    If the child fails, or takes much longer than *seconds*, they are read here, where an error is
-    reported.
+    step: int = -1
+    seed: int = 0
+    """What is added to the seed of the samples."""
+
+
+BACKWARD, FORWARD, OTHER_SEED = Way(), Way(step=1), Way(seed=1)
+
+
+class SamplesAlone:
+    """The samples of some draws, each in a batch of its own.
+
+    Children read them, each of which has the dataset as it is now. If one fails, or takes much
+    longer than *seconds*, they are read here, where an error is reported.
     """
 
     seconds = 0.0
 
     def __init__(self, reader: Reader, draws: Sequence[Draw]) -> None:
         self._reader, self._draws = reader, draws
-        self._stack = contextlib.ExitStack()
-        self._call = self._stack.enter_context(ChildCall(self._pack)) if _may_fork(reader) else None
+        self._children = contextlib.ExitStack()
+        self._calls: dict[Way, ChildCall] = {}
+        for way in (BACKWARD, FORWARD, OTHER_SEED) if _may_fork(reader) else ():
+            call = ChildCall(functools.partial(self._pack, way))
+            self._calls[way] = self._children.enter_context(call)
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._stack.close()
+        self._children.close()
 
-    def read(self) -> list[Reading]:
+    def read(self, way: Way = BACKWARD) -> list[Reading]:
         """The samples, in the order of the draws."""
         seconds = max(_ENOUGH_SECONDS, _TIMES * self.seconds)
-        if not (self._call and (answer := self._call.answer(seconds))):
-            return self._read()
+        if not (way in self._calls and (answer := self._calls[way].answer(seconds))):
+            return self._read(way)
         readings, draws_random_numbers = pickle.loads(answer)  # noqa: S301  # our own
         self._reader.draws_random_numbers |= draws_random_numbers
         result: list[Reading] = readings
         return result
 
-    def _read(self) -> list[Reading]:
-        self._reader.comparer.begin()
-        return list(map(self._reader.read_sample, self._draws))
+    def _pack(self, way: Way) -> bytes:
+        return pickle.dumps((self._read(way), self._reader.draws_random_numbers))
 
-    def _pack(self) -> bytes:
-        return pickle.dumps((self._read(), self._reader.draws_random_numbers))
+    def _read(self, way: Way) -> list[Reading]:
+        comparer = self._reader.comparer
+        comparison = comparer.comparison
+        if comparison.seeded is not None:
+            comparer.comparison = replace(comparison, seeded=comparison.seeded + way.seed)
+        comparer.begin()
+        try:
+            return list(map(self._reader.read_sample, self._draws[:: way.step]))[:: way.step]
+        finally:
+            comparer.comparison = comparison
 
 
 def time_samples(reader: Reader, draws: Sequence[Draw]) -> list[float]:
@@ -289,6 +317,18 @@ def time_samples(reader: Reader, draws: Sequence[Draw]) -> list[float]:
 def _may_fork(reader: Reader) -> bool:
     """Whether the dataset survives a fork, as its author thinks."""
     return loaders.start_method_of(reader.loader) in ("", "fork")
+
+
+class _WithoutGetitems:
+    """A dataset whose samples are requested one by one."""
+
+    __getitems__ = None
+
+    def __init__(self, dataset: Any) -> None:
+        self._dataset = dataset
+
+    def __getitem__(self, index: Any) -> Any:
+        return self._dataset[index]
 
 
 class _CopyingDataset:

@@ -89,6 +89,13 @@ def agree(
     return True
 
 
+def are_equal(
+    comparer: SampleComparer, readings: Sequence[Reading], repeats: Sequence[Reading]
+) -> bool:
+    """Whether both readings have the same samples."""
+    return _digests(readings, comparer) == _digests(repeats, comparer)
+
+
 def rows_in(batches: Sequence[BatchReading]) -> list[Reading]:
     """The samples of the *batches*, as far as these can be split."""
     return [

@@ -25,15 +25,20 @@ from pytest_dataloader_faults._trial.samples.comparer import SampleComparer
 from pytest_dataloader_faults._trial.samples.draws import Draw, Name
 from pytest_dataloader_faults._trial.samples.in_worker import take_in_worker
 from pytest_dataloader_faults._trial.samples.reader import (
+    BACKWARD,
+    FORWARD,
+    OTHER_SEED,
     BatchReading,
     Reader,
     Reading,
-    SamplesInChild,
+    SamplesAlone,
+    Way,
     time_samples,
 )
 from pytest_dataloader_faults._trial.samples.readings import (
     adapt,
     agree,
+    are_equal,
     build_reference,
     rows_in,
 )
@@ -136,7 +141,8 @@ def _limit(reader: Reader, job: ReferenceJob) -> tuple[int | None, list[Draw], i
 # child has the dataset as it was before the first read, as a worker has: a dataset may change the
 # samples that it keeps. If both are not equal, although each of them is the same again, the samples
 # of a batch depend on each other, as with padding, and batches are compared as wholes. But a
-# dataset may also return the same buffer for each sample, which only a copy of each shows.
+# dataset may also return the same buffer for each sample, which only a copy of each shows. And if
+# no sample draws random numbers, or differs under another seed, trials need no seeds.
 
 
 def _reference_by_index(reader: Reader, drawn: Sequence[Draw], job: ReferenceJob) -> Reference:
@@ -144,13 +150,12 @@ def _reference_by_index(reader: Reader, drawn: Sequence[Draw], job: ReferenceJob
     samples: dict[Name, Draw] = {}
     for sample_draw in (part for draw in requested for part in draw.split()):
         samples.setdefault(sample_draw.names[0], sample_draw)
-    backward, forward = (SamplesInChild(reader, list(samples.values())[::step]) for step in (-1, 1))
-    with backward, forward:
+    with SamplesAlone(reader, list(samples.values())) as alone:
         began = time.monotonic()
         batched = list(map(reader.read_batch, requested))
-        backward.seconds = forward.seconds = time.monotonic() - began
+        alone.seconds = time.monotonic() - began
         try:
-            return _reference_of_samples(reader, job, requested, batched, backward, forward)
+            return _reference_of_samples(reader, job, requested, batched, alone)
         except loaders.CollateError:  # Of one sample: it may need as many as a batch has.
             if all(len(each.names) == 1 for each in requested):
                 raise
@@ -162,31 +167,53 @@ def _reference_of_samples(
     job: ReferenceJob,
     requested: Sequence[Draw],
     batched: Sequence[BatchReading],
-    backward: SamplesInChild,
-    forward: SamplesInChild,
+    alone: SamplesAlone,
 ) -> Reference:
     comparer = reader.comparer
+    readings = repeats = _read_first(reader, job, batched, alone)
+    is_known = comparer.comparison.mask or comparer.comparison.by_form
+    if is_known or not agree(comparer, readings, batched):
+        repeats = _read_alone(alone, batched, FORWARD)
+        _adapt(reader, job, "map", readings, repeats)
+    if not agree(comparer, readings, batched):
+        copied = [reader.read_batch(each, copies=True) for each in requested]
+        if not agree(comparer, readings, copied):
+            _adapt(reader, job, "map", rows_in(batched), rows_in(copied))
+        batched = copied
+    are_split = agree(comparer, readings, batched) and not job.in_batches
+    reference = _build_reference(reader, "map", readings, repeats)
+    return reference if are_split else _with_batches(reference, reader, requested)
+
+
+def _read_first(
+    reader: Reader, job: ReferenceJob, batched: Sequence[BatchReading], alone: SamplesAlone
+) -> list[Reading]:
+    """Each sample alone; without seeds if no sample needs them."""
+    comparer = reader.comparer
+    if not job.adapts_comparison or comparer.comparison.seeded is None:
+        return _read_alone(alone, batched)
+    readings = _read_alone(alone, batched, OTHER_SEED)
+    first = readings if agree(comparer, readings, batched) else _read_alone(alone, batched)
+    if not reader.draws_random_numbers and are_equal(comparer, readings, first):
+        comparer.comparison = replace(comparer.comparison, seeded=None)
+    return first
+
+
+def _read_alone(
+    alone: SamplesAlone, batched: Sequence[BatchReading], way: Way = BACKWARD
+) -> list[Reading]:
+    """Each sample alone, or else those of the batches.
+
+    What the dataset has open may not survive a fork: that is the business of the workers.
+    """
     try:
-        readings = repeats = backward.read()[::-1]
+        return alone.read(way)
     except loaders.CollateError:
         raise
     except UnusableDatasetError:
-        # What the dataset has open may not survive a fork: that is the business of the workers.
         if not all(each.rows for each in batched):
             raise
-        readings = repeats = list({each.name: each for each in rows_in(batched)}.values())
-    is_known = comparer.comparison.mask or comparer.comparison.by_form
-    if is_known or not agree(comparer, readings, batched):
-        repeats = forward.read()
-        _adapt(reader, job, "map", readings, repeats)
-    if not agree(comparer, readings, batched):
-        batched, first = [reader.read_batch(each, copies=True) for each in requested], batched
-        if not agree(comparer, readings, batched):
-            _adapt(reader, job, "map", *map(rows_in, (first, batched)))
-    are_split = agree(comparer, readings, batched) and not job.in_batches
-    _settle_seed(reader, job)
-    reference = _build_reference(reader, "map", readings, repeats)
-    return reference if are_split else _with_batches(reference, reader, requested)
+        return list({each.name: each for each in rows_in(batched)}.values())
 
 
 def _reference_of_batches(
@@ -196,7 +223,8 @@ def _reference_of_batches(
     readings = list(map(reader.read_whole_batch, requested))
     repeats = list(map(reader.read_whole_batch, requested[::-1]))[::-1]
     _adapt(reader, job, "map", readings, repeats)
-    _settle_seed(reader, job)
+    if job.adapts_comparison and not reader.draws_random_numbers:
+        reader.comparer.comparison = replace(reader.comparer.comparison, seeded=None)
     return _with_batches(_build_reference(reader, "map", readings, repeats), reader, requested)
 
 
@@ -218,12 +246,6 @@ def _adapt(
         reader.comparer.comparison = adapt(reader.comparer, kind, readings, repeats)
 
 
-def _settle_seed(reader: Reader, job: ReferenceJob) -> None:
-    """Trials need no seeds if no sample draws random numbers."""
-    if job.adapts_comparison and not reader.draws_random_numbers:
-        reader.comparer.comparison = replace(reader.comparer.comparison, seeded=None)
-
-
 def _build_reference(
     reader: Reader, kind: str, readings: Sequence[Reading], repeats: Sequence[Reading]
 ) -> Reference:
@@ -237,11 +259,11 @@ def _reference_in_order(reader: Reader, job: ReferenceJob) -> Reference:
         raise loaders.EmptyDatasetError(loaders.empty_message(reader.dataset))
     seed_everything(job.settings.seed + 1)  # A stream may draw by the seed of its worker.
     repeats = list(itertools.islice(reader.read_stream(), limit))
+    comparison = replace(reader.comparer.comparison, seeded=None)
     if limit is not None:
-        comparison = replace(reader.comparer.comparison, limit=limit, by_form=True)
-        reader.comparer.comparison = comparison
+        comparison = replace(comparison, limit=limit, by_form=True)
+    reader.comparer.comparison = comparison
     _adapt(reader, job, "iterable", readings, repeats)
-    _settle_seed(reader, job)
     reference = replace(_build_reference(reader, "iterable", readings, repeats), stream_limit=limit)
     if len(repeats) < len(readings):
         return replace(reference, unstable_index=None, second_pass_count=len(repeats))

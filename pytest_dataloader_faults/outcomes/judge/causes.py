@@ -375,7 +375,8 @@ def _dataset_cause(outcome: TrialFacts, wrong: Wrong | None, fault_free: TrialFa
         outcome.kind == "iterable" and wrong is Wrong.REPEATED
     ):
         return _OWN_PART_AGAIN if _repeats_own_part(outcome) else _SAME_SHARDS
-    if wrong is Wrong.DIFFERS and outcome.kind == "map" and _are_workers_kept(outcome):
+    is_other = wrong in (Wrong.DIFFERS, Wrong.SUBSTITUTED) and outcome.kind == "map"
+    if is_other and _are_workers_kept(outcome):
         return _CHANGES_KEPT
     if not is_not_forked(outcome):
         return _DIFFERENT_SAMPLES

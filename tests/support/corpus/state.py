@@ -93,9 +93,7 @@ CASES: tuple[Case, ...] = (
         "corrupted: identical to those of epoch 1",
         GeneratorPerWorker,
     ),
-    Case(
-        "I2", ChangesInPlace, "two-epochs", "corrupted: identical to those of epoch 1", ChangesACopy
-    ),
+    Case("I5", ChangesInPlace, "persistent-workers", "corrupted: is wrong", ChangesACopy),
     Case(
         "I5",
         Resumable,
