@@ -60,7 +60,7 @@ from pytest_dataloader_faults._trial.loaders import (
     reraise_own_error,
 )
 from pytest_dataloader_faults._trial.process.sigchld import SigchldGuard
-from pytest_dataloader_faults._trial.samples.comparer import SampleComparer, delivery
+from pytest_dataloader_faults._trial.samples.comparer import SampleComparer, record_batch
 from pytest_dataloader_faults._trial.samples.draws import Draw, record_draw
 from pytest_dataloader_faults.outcomes import Pass, Phase, Raised, Stage, WorkerDeath
 from pytest_dataloader_faults.outcomes.chains import origin_of, shorten_chain
@@ -350,7 +350,7 @@ class LoaderDriver(IteratorListener):
         self._received += 1
         is_own = delivered is not batch
         compared = delivered if is_own and self.of_workers else result
-        received = delivery(compared, draw, self.loader, self.comparer, max_samples)
+        received = record_batch(compared, draw, self.loader, self.comparer, max_samples)
         received = replace(received, worker=worker, is_own=is_own)
         self.journal.write(BatchReceived(self._phase, at, received))
         if self.after_batch:

@@ -33,8 +33,8 @@ from pytest_dataloader_faults._trial.journal import (
 )
 from pytest_dataloader_faults.exceptions import UnusableDatasetError
 from pytest_dataloader_faults.outcomes import (
+    Batch,
     Crash,
-    Delivery,
     Event,
     FaultFacts,
     Firing,
@@ -129,7 +129,7 @@ def _measures_from(events: Sequence[JournalEvent]) -> dict[str, Any]:
 def _passes_from(events: Iterable[JournalEvent]) -> tuple[Pass, ...]:
     """The passes in order, with those that did not end."""
     passes: dict[Phase, Pass] = {}
-    delivered: defaultdict[Phase, list[Delivery]] = defaultdict(list)
+    delivered: defaultdict[Phase, list[Batch]] = defaultdict(list)
     for event in events:
         match event:
             case BatchReceived(phase, _, batch):

@@ -61,7 +61,7 @@ from pytest_dataloader_faults.exceptions import (
 )
 from pytest_dataloader_faults.outcomes import (
     AtDeadline,
-    Delivery,
+    Batch,
     FaultFacts,
     Footprint,
     Pass,
@@ -149,7 +149,7 @@ class BatchReceived(NamedTuple):
 
     phase: Phase
     at: float
-    batch: Delivery
+    batch: Batch
 
 
 class PassEnded(NamedTuple):

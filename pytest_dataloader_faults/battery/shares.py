@@ -14,7 +14,7 @@ from pytest_dataloader_faults._settings import SAMPLES, Settings
 from pytest_dataloader_faults._settings.jobs import TrialOptions
 from pytest_dataloader_faults._trial import take_reference
 from pytest_dataloader_faults._trial.factory import DatasetFactory
-from pytest_dataloader_faults.outcomes import Delivery, Outcome, Pass, Reference, Stage
+from pytest_dataloader_faults.outcomes import Batch, Outcome, Pass, Reference, Stage
 from pytest_dataloader_faults.outcomes.agreement import (
     BY_FORM,
     Comparison,
@@ -23,7 +23,6 @@ from pytest_dataloader_faults.outcomes.agreement import (
     find_mask,
 )
 from pytest_dataloader_faults.outcomes.contract import Contract
-from pytest_dataloader_faults.outcomes.judge.streams import digests
 from pytest_dataloader_faults.outcomes.reference import Share, require_samples
 from pytest_dataloader_faults.outcomes.refusals import FileHistory
 from pytest_dataloader_faults.steps import Epoch, arm_workers
@@ -44,18 +43,18 @@ def shares_of(fault_free: Outcome) -> tuple[Share, ...]:
     """The samples of a stream that each worker delivered, if that is known."""
     workers = fault_free.workers
     files = {each.worker: len(each.files) for each in workers if each.worker is not None}
-    deliveries: dict[int, list[Delivery]] = {worker: [] for worker in files}
+    deliveries: dict[int, list[Batch]] = {worker: [] for worker in files}
     for delivery in fault_free.delivered:
-        if delivery.worker is None or delivery.rows is None or fault_free.kind == "map":
+        if delivery.worker is None or delivery.is_whole or fault_free.kind == "map":
             return ()
         deliveries.setdefault(delivery.worker, []).append(delivery)
     return tuple(_share(each, deliveries[each], files.get(each, 0)) for each in sorted(deliveries))
 
 
-def _share(worker: int, deliveries: Sequence[Delivery], files: int) -> Share:
-    rows = (row for each in deliveries for row in each.rows or ())
-    parts = (part for each in deliveries for part in each.parts)
-    return Share(worker, tuple(rows), files, tuple(parts))
+def _share(worker: int, deliveries: Sequence[Batch], files: int) -> Share:
+    digests = (digest for each in deliveries for digest in each.digests)
+    rows = (row for each in deliveries for row in each.rows)
+    return Share(worker, tuple(digests), files, tuple(rows))
 
 
 def count_drawn(fault_free: Outcome) -> int | None:
@@ -117,7 +116,7 @@ def are_equal(run: Outcome, other_run: Outcome) -> bool:
 def _group_by_worker(outcome: Outcome) -> dict[int | None, list[str]]:
     digests_by_worker: defaultdict[int | None, list[str]] = defaultdict(list)
     for delivery in outcome.delivered:
-        digests_by_worker[delivery.worker] += digests(delivery)
+        digests_by_worker[delivery.worker] += delivery.digests
     return digests_by_worker
 
 
@@ -215,14 +214,7 @@ def _passes(
 
 def _samples(epoch: Pass) -> list[tuple[Any, str]]:
     """Each sample that came, by its index, or each batch that does not come apart."""
-    return list(itertools.chain(*map(_samples_of, epoch.delivered)))
-
-
-def _samples_of(batch: Delivery) -> list[tuple[Any, str]]:
-    if batch.rows is None:
-        return [(batch.indices, batch.digest)]
-    names = [None] * len(batch.rows) if batch.indices is None else batch.indices
-    return list(zip(names, batch.rows, strict=False))
+    return [(key, sample.digest) for batch in epoch.delivered for key, sample in batch.pairs]
 
 
 def _mask_of(passes: Sequence[Pass]) -> Mask:
@@ -234,25 +226,22 @@ def _mask_of(passes: Sequence[Pass]) -> Mask:
 
 
 def _parts_by_sample(epoch: Pass) -> SampleParts:
-    return [
-        (name, parts)
-        for delivery in epoch.delivered
-        for (name, _), parts in zip(_samples_of(delivery), delivery.leaves, strict=False)
-    ]
+    pairs = (pair for batch in epoch.delivered for pair in batch.pairs)
+    return [(key, sample.parts) for key, sample in pairs if sample.parts]
 
 
 def _reference(known_reference: Reference, epoch: Pass, comparison: Comparison) -> Reference | None:
     """The reference that *epoch* is; None if an index came twice, each time as another sample."""
-    is_whole = bool(known_reference.batches) or any(each.rows is None for each in epoch.delivered)
+    is_whole = bool(known_reference.batches) or any(each.is_whole for each in epoch.delivered)
     samples: list[tuple[Any, Any]] = _samples(epoch)
     if is_whole:
-        samples = [(each.indices, tuple(digests(each))) for each in epoch.delivered]
+        samples = [(each.keys, each.digests) for each in epoch.delivered]
     if known_reference.kind == "iterable":
         samples = [(place, digest) for place, (_, digest) in enumerate(samples)]
     if len(dict(samples)) < len(set(samples)):
         return None
-    reported = itertools.chain(*(each.leaves for each in epoch.delivered))
-    leaves = ((name, parts) for (name, _), parts in zip(samples, reported, strict=False))
+    reported = (sample.parts for batch in epoch.delivered for sample in batch.samples)
+    leaves = ((name, parts) for (name, _), parts in zip(samples, reported, strict=False) if parts)
     return replace(
         known_reference,
         samples=() if is_whole else tuple(samples),

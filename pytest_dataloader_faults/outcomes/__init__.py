@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from pytest_dataloader_faults.faults.base import FiringKind
-from pytest_dataloader_faults.outcomes.agreement import Comparison, Mask
+from pytest_dataloader_faults.outcomes.agreement import Comparison, Mask, Sample
 from pytest_dataloader_faults.outcomes.chains import Raised
 from pytest_dataloader_faults.outcomes.contract import Cause, Contract, Finding, Verdict, Wrong
 from pytest_dataloader_faults.outcomes.records import (
+    Batch,
     Crash,
-    Delivery,
     Event,
     Footprint,
     LoaderFacts,
@@ -44,6 +44,7 @@ __all__ = (
     "Absence",
     "Activity",
     "AtDeadline",
+    "Batch",
     "Cause",
     "Change",
     "ChangedState",
@@ -51,7 +52,6 @@ __all__ = (
     "Comparison",
     "Contract",
     "Crash",
-    "Delivery",
     "EpochsApart",
     "Event",
     "FaultFacts",
@@ -72,6 +72,7 @@ __all__ = (
     "Reference",
     "Refusal",
     "Resources",
+    "Sample",
     "SavedState",
     "Share",
     "Stage",

@@ -17,6 +17,10 @@ from typing import NamedTuple, TypeAlias
 
 from pytest_dataloader_faults.outcomes.text import join_some, pluralize
 
+MANY = 16
+"""Values in a part of a sample. Fewer values may be the same by accident."""
+ZEROS = "all zeros"
+"""The digest of ``MANY`` or more zeros, so that a report can name them."""
 _SHAPE = re.compile(r" \([\d, ]*\)| of \d+$")
 _PLACE = re.compile(r"\[\d+\]")
 _MOST_IN_LIST, _MOST = 16, 64
@@ -32,6 +36,18 @@ class Leaf(NamedTuple):
     path: str
     form: str
     digest: str
+
+
+class Sample(NamedTuple):
+    """A sample as it was delivered once.
+
+    Attributes:
+        digest: 24 hexadecimal digits of BLAKE2b, of what is compared of the sample.
+        parts: The first parts of the sample, for the first samples of a pass.
+    """
+
+    digest: str
+    parts: tuple[Leaf, ...] = ()
 
 
 SampleParts: TypeAlias = Sequence[tuple[Hashable, Sequence[Leaf]]]

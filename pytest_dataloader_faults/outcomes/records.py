@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, TypeAlias, TypeVar
 
 from pytest_dataloader_faults._arguments import ArgumentRule, one_of
 from pytest_dataloader_faults.faults import Fault
-from pytest_dataloader_faults.outcomes.agreement import EXACT, Comparison, Leaf
+from pytest_dataloader_faults.outcomes.agreement import EXACT, Comparison, Sample
 from pytest_dataloader_faults.outcomes.chains import Raised
 from pytest_dataloader_faults.outcomes.refusals import Refusal
 from pytest_dataloader_faults.outcomes.stages import (
@@ -38,12 +38,6 @@ from pytest_dataloader_faults.wire import (
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-Leaves: TypeAlias = tuple[Leaf, ...]
-"""The parts of a sample."""
-MANY = 16
-"""Values in a part of a sample. Fewer values may be the same by accident."""
-ZEROS = "all zeros"
-"""The digest of ``MANY`` or more zeros, so that a report can name them."""
 EventKind: TypeAlias = Annotated[str, one_of(("epoch", "fault", "error", "exit"))]
 _PROCESS = re.compile(r"loader|worker [0-9]{1,9}")
 ProcessName: TypeAlias = Annotated[
@@ -56,31 +50,42 @@ ProcessName: TypeAlias = Annotated[
 
 
 @dataclass(frozen=True)
-class Delivery:
-    """One batch as the loop over the loader received it.
-
-    Digests are 24 hexadecimal digits of BLAKE2b. Equal digests mean equal content.
+class Batch:
+    """A batch as the loop over the loader received it.
 
     Attributes:
-        indices: The indices that the sampler drew; None if unknown (iterable datasets).
-        rows: A digest per sample, or None if the batch cannot be split into samples. Fewer than
-            *indices* if samples are missing.
-        digest: The digest of the batch. If the batch has rows, it is built from their exact
-            digests.
-        leaves: The parts of each row, for the first samples of a pass: path, type and shape, and a
-            digest, or the value itself if that is shorter, or ``"all zeros"``.
-        worker: The worker that made it; None if unknown.
-        parts: A digest per row, if a stream makes its own batches and the loader makes none.
+        keys: The indices that the sampler drew; None if unknown (iterable datasets).
+        samples: The samples. They are fewer than *keys* if samples are missing.
+        digest: The exact digest of all samples, whatever is compared of them.
+        worker: The worker that made the batch; None if unknown.
+        rows: A digest per row, if a stream makes its own batches and the loader makes none.
+        is_whole: Whether the batch cannot be split into samples, and counts as one.
         is_own: Whether the loader's own ``__iter__`` built it from the worker's batch.
     """
 
-    indices: tuple[Any, ...] | None
-    rows: tuple[str, ...] | None
-    digest: str
-    leaves: tuple[Leaves, ...] = ()
+    keys: tuple[Any, ...] | None
+    samples: tuple[Sample, ...]
+    digest: str = ""
     worker: int | None = None
-    parts: tuple[str, ...] = ()
+    rows: tuple[str, ...] = ()
+    is_whole: bool = False
     is_own: bool = field(default=False, compare=False)
+
+    @property
+    def digests(self) -> tuple[str, ...]:
+        """The digest of each sample."""
+        return tuple(sample.digest for sample in self.samples)
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether there is a sample for each key, and no other one."""
+        return self.keys is not None and len(self.keys) == len(self.samples) and not self.is_whole
+
+    @property
+    def pairs(self) -> tuple[tuple[Any, Sample], ...]:
+        """Each sample with its key; None if that is not known. That of a whole batch: all keys."""
+        keys = (self.keys,) if self.is_whole else self.is_complete and self.keys
+        return tuple(zip(keys or itertools.repeat(None), self.samples, strict=False))
 
 
 @dataclass(frozen=True)
@@ -135,7 +140,7 @@ class Pass:
 
     phase: Phase
     drawn: tuple[tuple[Any, ...], ...] = ()
-    delivered: tuple[Delivery, ...] = ()
+    delivered: tuple[Batch, ...] = ()
     exception: Raised | None = None
     complete: bool = False
     deaths: tuple[WorkerDeath, ...] = ()
@@ -396,7 +401,7 @@ class TrialFacts:
         return next((each for each in self.processes if each.worker is None), None)
 
     @property
-    def delivered(self) -> tuple[Delivery, ...]:
+    def delivered(self) -> tuple[Batch, ...]:
         """Every batch that was delivered under the faults, over all epochs."""
         return tuple(each for epoch in self.epochs for each in epoch.delivered)
 

@@ -9,9 +9,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from pytest_dataloader_faults.exceptions import InvalidArgumentError
-from pytest_dataloader_faults.outcomes.agreement import EXACT, Comparison
+from pytest_dataloader_faults.outcomes.agreement import EXACT, ZEROS, Comparison, Leaf
 from pytest_dataloader_faults.outcomes.contract import Contract
-from pytest_dataloader_faults.outcomes.records import ZEROS, Leaves
 
 
 @dataclass(frozen=True)
@@ -77,7 +76,7 @@ class Reference:
     batches: tuple[tuple[tuple[Any, ...], tuple[str, ...]], ...] = ()
     unstable_index: Any = None
     unstable_part: str = ""
-    leaves: tuple[tuple[Any, Leaves], ...] = ()
+    leaves: tuple[tuple[Any, tuple[Leaf, ...]], ...] = ()
     nondeterministic_count: int = field(default=0, compare=False)
     varying: tuple[tuple[str, int], ...] = field(default=(), compare=False)
     draws_random_numbers: bool = False
@@ -181,7 +180,7 @@ def require_samples(reference: Reference, contract: Contract) -> None:
         raise InvalidArgumentError(message)
 
 
-def difference(expected: Leaves, delivered: Leaves) -> str:
+def difference(expected: Sequence[Leaf], delivered: Sequence[Leaf]) -> str:
     """The first part of a sample that differs from the reference; empty if none is known."""
     if not expected or not delivered:
         return ""

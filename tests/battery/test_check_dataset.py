@@ -181,7 +181,7 @@ def test_ready_loader_is_used_as_it_is(records):
     )
 
     assert results["workers-agree"].verdict == "survived"
-    assert {None} == {each.rows for each in results["workers-agree"].outcome.delivered}
+    assert all(each.is_whole for each in results["workers-agree"].outcome.delivered)
     assert results[FIRST].verdict == "failed_cleanly"
 
 
@@ -293,7 +293,7 @@ def test_samples_without_descriptors_do_not_fail_for_torch(samples, reason):
 def test_batches_in_any_order_are_matched(records):
     loader = {"in_order": False, "batch_size": 2, "shuffle": True}
     (result,) = check_dataset(lambda: Uneven(records), only="workers-agree", loader=loader)
-    assert result.outcome.delivered[0].indices != result.outcome.epochs[0].drawn[0]
+    assert result.outcome.delivered[0].keys != result.outcome.epochs[0].drawn[0]
 
 
 class Uneven(Records):

@@ -83,7 +83,7 @@ def test_global_generators_are_seeded_by_the_sample(records):
 
     assert [each.verdict for each in results] == ["survived", "survived"]
     (control,) = results[0].outcome.epochs
-    assert len({row for each in control.delivered for row in each.rows}) == COUNT
+    assert len({row for each in control.delivered for row in each.digests}) == COUNT
 
 
 class ShortNoise(OwnNoise):

@@ -18,7 +18,7 @@ from pytest_dataloader_faults._trial.samples.draws import draws_of, first_sample
 from pytest_dataloader_faults.battery.checks import CHECKS
 from pytest_dataloader_faults.battery.checks._epochs import SAME_AGAIN
 from pytest_dataloader_faults.faults import ReadError
-from pytest_dataloader_faults.outcomes import Delivery, Pass
+from pytest_dataloader_faults.outcomes import Batch, Pass, Sample
 from pytest_dataloader_faults.outcomes.agreement import Leaf
 from pytest_dataloader_faults.outcomes.judge.draws import USED_UP
 from pytest_dataloader_faults.steps import EndFaults, Epoch, arm_workers
@@ -50,18 +50,16 @@ INDICES = tuple(range(COUNT))
 
 def _pass(salt, count=COUNT):
     """An epoch whose samples all have the same shape, and content that *salt* decides."""
-    parts = tuple(((("", "Tensor", f"{salt}{index}"),)) for index in INDICES[:count])
-    delivery = Delivery(INDICES[:count], ("same",) * count, "whole", parts)
-    return Pass(EPOCH_1, (INDICES[:count],), (delivery,), complete=True)
+    samples = (Sample("same", (Leaf("", "Tensor", f"{salt}{key}"),)) for key in INDICES[:count])
+    batch = Batch(INDICES[:count], tuple(samples))
+    return Pass(EPOCH_1, (INDICES[:count],), (batch,), complete=True)
 
 
 def _stream(salt, step=1):
     """The same of a stream, whose samples have no indices; by a *step* of -1, the last is first."""
     epoch = _pass(salt)
-    (delivery,) = epoch.delivered
-    return replace(
-        epoch, delivered=(replace(delivery, indices=None, leaves=delivery.leaves[::step]),)
-    )
+    (batch,) = epoch.delivered
+    return replace(epoch, delivered=(replace(batch, keys=None, samples=batch.samples[::step]),))
 
 
 def _found(first_epoch, second, **reference):
@@ -240,15 +238,18 @@ def test_a_loader_may_look_at_its_sampler_while_the_order_repeats(loader, kind, 
 def test_a_large_part_that_repeats_is_found_beside_a_time(second, varying, repeats):
     def epoch(salt, time):
         epoch = _pass(salt)
-        (delivery,) = epoch.delivered
-        parts = tuple(
-            (
-                Leaf("", "Tensor (64,)", f"{salt}{index:023}"),
-                Leaf("['t']", "float", f"{time}{index}"),
+        (batch,) = epoch.delivered
+        samples = tuple(
+            Sample(
+                "same",
+                (
+                    Leaf("", "Tensor (64,)", f"{salt}{index:023}"),
+                    Leaf("['t']", "float", f"{time}{index}"),
+                ),
             )
             for index in INDICES
         )
-        return replace(epoch, delivered=(replace(delivery, leaves=parts),))
+        return replace(epoch, delivered=(replace(batch, samples=samples),))
 
     facts = {"varying": varying, "nondeterministic_count": COUNT}
     assert bool(_found(epoch("a", 1), epoch(second, 2), **facts)) is repeats

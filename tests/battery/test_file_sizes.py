@@ -83,7 +83,7 @@ def test_copies_take_only_so_much_memory(tmp_path, monkeypatch, keeps, in_memory
     loader = {"num_workers": 1, "batch_size": None}
     dataset = KeepsOpen(tmp_path, keeps=keeps)
     outcome = run_trial(lambda: dataset, CorruptedFile("*.bin"), loader=loader)
-    assert str([each.leaves for each in outcome.delivered]).count("True") == in_memory
+    assert str([each.samples for each in outcome.delivered]).count("True") == in_memory
     assert outcome.fired == len(dataset)
 
 

@@ -117,7 +117,7 @@ def test_a_random_order_is_the_same_in_each_process(folder):
     fault = ListingOrder("*/images", "random", seed=3)
     outcomes = [run_trial(lambda: Scans(folder), fault, before_init=True) for _ in range(2)]
     assert {judge_trial(each, reference).verdict for each in outcomes} == {"corrupted"}
-    first, second = ([batch.rows for batch in each.delivered] for each in outcomes)
+    first, second = ([batch.digests for batch in each.delivered] for each in outcomes)
     assert first == second
 
 
@@ -138,7 +138,7 @@ def test_a_rank_with_another_order_reads_the_samples_of_others(folder):
     assert (result.verdict, result.cause) == ("corrupted", CAUSE), result.explanation
     assert result.sentence.startswith("when one rank lists its folders in another order, rank 1: ")
     delivered = [
-        row for rank in result.outcome.ranks for each in rank.delivered for row in each.rows
+        row for rank in result.outcome.ranks for each in rank.delivered for row in each.digests
     ]
     assert len(set(delivered)) < len(delivered) == COUNT
 

@@ -210,9 +210,9 @@ def test_the_rows_of_each_worker_are_known(records):
     outcome = run_trial(partial(over_own_batches, OwnBatches, records))
     shares = shares_of(outcome)
     assert [len(each.parts) for each in shares] == [10, 5]
-    parts = [part for each in outcome.delivered for part in each.parts]
-    assert sorted(parts) == sorted(part for each in shares for part in each.parts)
-    assert len(set(parts)) == 15
+    rows = [row for each in outcome.delivered for row in each.rows]
+    assert sorted(rows) == sorted(row for each in shares for row in each.parts)
+    assert len(set(rows)) == 15
 
 
 @pytest.mark.parametrize(

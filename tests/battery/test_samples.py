@@ -17,10 +17,10 @@ from pytest_dataloader_faults._settings import Settings
 from pytest_dataloader_faults._trial import take_reference
 from pytest_dataloader_faults.battery.shares import count_own_samples
 from pytest_dataloader_faults.exceptions import InvalidArgumentError
-from pytest_dataloader_faults.outcomes import Delivery, Pass, WorkerFacts
+from pytest_dataloader_faults.outcomes import Pass, WorkerFacts
 from support.corpus.swallowing import NoneOnError
 from support.datasets import Records
-from support.facts import EPOCH_1, ordinary, revised, stream_reference
+from support.facts import EPOCH_1, batch_of, ordinary, revised, stream_reference
 from support.results import failure_of, result_of
 from support.rows import rows
 
@@ -112,7 +112,7 @@ def test_as_many_samples_as_requested(path):
 
 def test_fewer_of_a_slow_dataset(path):
     result = result_of(lambda: Many(path, seconds=0.2), "workers-agree")
-    assert 4 <= sum(len(each.rows) for each in result.outcome.delivered) <= 8
+    assert 4 <= sum(len(each.samples) for each in result.outcome.delivered) <= 8
     assert result.passed
 
 
@@ -225,9 +225,7 @@ def test_a_comparison_of_shapes_alone_is_noted():
 
 def _stream_of_workers(samples):
     """An epoch in which each worker delivered these *samples*."""
-    deliveries = tuple(
-        Delivery(None, tuple(rows), rows, worker=worker) for worker, rows in enumerate(samples)
-    )
+    deliveries = tuple(batch_of(None, rows, worker) for worker, rows in enumerate(samples))
     return revised(
         ordinary(Pass(EPOCH_1, delivered=deliveries, complete=True)),
         kind="iterable",

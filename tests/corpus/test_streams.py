@@ -95,7 +95,7 @@ def test_wrong_length_loses_nothing(records):
     (result,) = check_dataset(lambda: WrongLength(records), only="workers-agree")
 
     assert result.verdict == "survived"
-    assert sum(len(each.rows) for each in result.outcome.delivered) == COUNT
+    assert sum(len(each.samples) for each in result.outcome.delivered) == COUNT
 
 
 class Draws(Records):
@@ -115,7 +115,7 @@ class Draws(Records):
 def test_global_generators_repeat_nothing(draw, records):
     outcome = run_trial(lambda: Draws(records, draw), epochs=2)
 
-    drawn = Counter(row for each in outcome.delivered for row in each.rows)
+    drawn = Counter(row for each in outcome.delivered for row in each.digests)
     assert len(drawn) == 2 * COUNT
 
 

@@ -33,7 +33,7 @@ from support.facts import (
     EIO,
     EPOCH_1,
     TRUNCATED,
-    delivery,
+    batch_of,
     fired,
     map_reference,
     of_map,
@@ -368,7 +368,7 @@ def test_the_cause_follows_from_the_facts(golden):
 def test_files_are_counted_if_one_is_missing_before_the_dataset_is_created(
     fault, call, is_first, fix
 ):
-    epoch = of_map((0, 1), delivered=(delivery((0, 1), ("d1",)),))
+    epoch = of_map((0, 1), delivered=(batch_of((0, 1), ("d1",)),))
     outcome = revised(ordinary(epoch, fired(fault, call=call)), before_init=is_first)
     finding = judge_trial(outcome, map_reference())
     cause = likely_cause(outcome, finding, FAULT_FREE)

@@ -11,7 +11,6 @@ from pytest_dataloader_faults import Contract, Verdict, faults
 from pytest_dataloader_faults.outcomes import (
     Activity,
     AtDeadline,
-    Delivery,
     Footprint,
     Pass,
     Reference,
@@ -32,7 +31,7 @@ from support.facts import (
     SWAPPED,
     TRUNCATED,
     UNCLEAR,
-    delivery,
+    batch_of,
     fired,
     map_reference,
     moment,
@@ -42,13 +41,14 @@ from support.facts import (
     stream,
     stream_reference,
     unfired,
+    whole_batch,
 )
 from support.judging import judge_trial
 from support.rows import rows
 
-GOOD = delivery((0, 1), ("d0", "d1"))
+GOOD = batch_of((0, 1), ("d0", "d1"))
 FAILED = Pass(EPOCH_1, ((0, 1), (2, 3)), (GOOD,), CLEAR)
-DONE = Pass(EPOCH_1, ((0, 1), (2, 3)), (GOOD, delivery((2, 3), ("d2", "d3"))), complete=True)
+DONE = Pass(EPOCH_1, ((0, 1), (2, 3)), (GOOD, batch_of((2, 3), ("d2", "d3"))), complete=True)
 SHORT = replace(DONE, delivered=(GOOD,))
 HELPER = moment(Stage.EPOCH, processes={"7": "sleep 600"})
 OPEN = moment(Stage.RECOVERY, descriptors={"3": "/data/a.rec"})
@@ -215,7 +215,7 @@ def test_a_retry_that_draws_more_random_numbers_is_explained(seeded, facts, is_m
 )
 def test_a_dataset_of_damaged_files_has_another_length(length, facts, error, parts, wrong):
     """The sentence names the fault that fired, unless the dataset raised an error."""
-    batches = (GOOD, delivery((2, 3), ("d2", "d3")))[: (length + 1) // 2]
+    batches = (GOOD, batch_of((2, 3), ("d2", "d3")))[: (length + 1) // 2]
     epoch = replace(DONE, delivered=batches, exception=error, complete=error is None, length=length)
     outcome = revised(ordinary(epoch, facts), before_init=True)
     finding = judge_trial(outcome, replace(map_reference(), readable=4))
@@ -265,11 +265,11 @@ BATCHES = Reference("map", (), (((0, 1), ("b01",)), ((2, 3), ("b23",))))
 def test_batches_that_cannot_be_split_are_judged_whole(digests, expected):
     """A batch without rows is compared by its own digest."""
     batches = tuple(
-        Delivery(indices, None, digest)
+        whole_batch(indices, digest)
         for indices, digest in zip(((0, 1), (2, 3)), digests, strict=False)
     )
     epoch = Pass(EPOCH_1, ((0, 1), (2, 3)), batches, complete=True)
-    right = tuple(Delivery(indices, None, digest) for indices, (digest,) in BATCHES.batches)
+    right = tuple(whole_batch(indices, digest) for indices, (digest,) in BATCHES.batches)
     recovery = replace(epoch, delivered=right)
     outcome = revised(ordinary(epoch, faults=fired(EIO)), recovery=recovery)
 
@@ -278,7 +278,7 @@ def test_batches_that_cannot_be_split_are_judged_whole(digests, expected):
 
 def test_batch_without_rows_does_not_pass_if_samples_are_known():
     """It cannot be split although the reference's batches could."""
-    odd = Pass(EPOCH_1, ((0, 1),), (Delivery((0, 1), None, "whatever"),), CLEAR)
+    odd = Pass(EPOCH_1, ((0, 1),), (whole_batch((0, 1), "whatever"),), CLEAR)
 
     finding = judge_trial(ordinary(odd, faults=fired(EIO)), map_reference())
 
@@ -388,7 +388,7 @@ FAILED_EPOCH = Pass(EPOCH_1, WHOLE, exception=raised("OSError", "no"), batches=2
 
 def _pass(drawn, batches=2):
     """A complete epoch that delivered everything that was drawn."""
-    deliveries = tuple(delivery(each, tuple(f"d{index}" for index in each)) for each in drawn)
+    deliveries = tuple(batch_of(each, tuple(f"d{index}" for index in each)) for each in drawn)
     return Pass(EPOCH_1, drawn, deliveries, complete=True, batches=batches)
 
 

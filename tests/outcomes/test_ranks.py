@@ -21,8 +21,8 @@ from pytest_dataloader_faults.outcomes import (
 from pytest_dataloader_faults.outcomes.judge.report import explain
 from support.facts import (
     EPOCH_1,
+    batch_of,
     changed,
-    delivery,
     faulty,
     map_reference,
     of_map,
@@ -32,6 +32,7 @@ from support.facts import (
     stream_reference,
     together,
     waiting,
+    whole_batch,
 )
 from support.judging import judge_trial
 from support.rows import rows
@@ -164,10 +165,10 @@ def test_seeded_samples_are_counted_by_their_indices():
 def test_batches_that_cannot_be_split_are_counted_by_their_indices():
     """The reference has batches, but no samples."""
     batches = (((0, 2), ("d0+d2",)), ((1, 3), ("d1+d3",)))
-    unsplit = [replace(each, rows=None) for rank in HALVES.ranks for each in rank.delivered]
-    halves = together(*(Pass(EPOCH_1, (each.indices,), (each,), complete=True) for each in unsplit))
-    twice = together(
-        *(Pass(EPOCH_1, (each.indices,), (each,), complete=True) for each in unsplit[:1] * 2)
+    unsplit = [whole_batch(keys, digest) for keys, (digest,) in batches]
+    halves, twice = (
+        together(*(Pass(EPOCH_1, (each.keys,), (each,), complete=True) for each in delivered))
+        for delivered in (unsplit, unsplit[:1] * 2)
     )
     reference = Reference("map", (), batches=batches)
 
@@ -182,7 +183,7 @@ def test_random_samples_are_compared_batch_by_batch(second, verdict):
         Pass(
             EPOCH_1,
             ((), ()),
-            tuple(replace(delivery(None, ("t",)), digest=name) for name in names.split()),
+            tuple(replace(batch_of(None, ("t",)), digest=name) for name in names.split()),
             complete=True,
         )
         for names in ("a b", second)
@@ -200,7 +201,7 @@ def test_random_samples_of_a_stream_are_counted(streams, verdict):
         Pass(
             EPOCH_1,
             ((),),
-            (replace(delivery(None, ("t",) * len(names.split())), digest=names),),
+            (replace(batch_of(None, ("t",) * len(names.split())), digest=names),),
             complete=True,
         )
         for names in streams
@@ -265,7 +266,7 @@ def test_an_error_of_gloo_is_a_consequence():
 def test_each_rank_has_its_own_reference():
     """A dataset divided by its author has different samples at the same indices."""
     outcome = together(
-        of_map((0, 1)), Pass(EPOCH_1, ((0, 1),), (delivery((0, 1), ("d2", "d3")),), complete=True)
+        of_map((0, 1)), Pass(EPOCH_1, ((0, 1),), (batch_of((0, 1), ("d2", "d3")),), complete=True)
     )
     ranks = (map_reference(2), Reference("map", ((0, "d2"), (1, "d3"))))
 

@@ -30,7 +30,7 @@ from pytest_dataloader_faults.wire import MisfitError
 from support.facts import (
     EIO,
     EPOCH_1,
-    delivery,
+    batch_of,
     fired,
     map_reference,
     ordinary,
@@ -47,7 +47,7 @@ FAILED = Pass(EPOCH_1, ((0, 1), (2, 3)), (), ERROR)
 COMPLETE = Pass(
     EPOCH_1,
     ((0, 1), (2, 3)),
-    (delivery((0, 1), ("d0", "d1")), delivery((2, 3), ("d2", "d3"))),
+    (batch_of((0, 1), ("d0", "d1")), batch_of((2, 3), ("d2", "d3"))),
     None,
     True,
 )

@@ -19,7 +19,7 @@ from pytest_dataloader_faults.outcomes.judge.causes import likely_cause
 from support.facts import (
     EPOCH_1,
     WHOLE,
-    delivery,
+    batch_of,
     map_reference,
     ordinary,
     part,
@@ -118,7 +118,7 @@ NEXT_EPOCHS = [
 def test_samples_of_an_epoch_that_draws_others_are_counted():
     """The sampler draws with replacement, without a seed."""
     drawn = ((0,), (0,), (1,))
-    epoch = Pass(EPOCH_1, drawn, tuple(delivery(each, (f"d{each[0]}",)) for each in drawn))
+    epoch = Pass(EPOCH_1, drawn, tuple(batch_of(each, (f"d{each[0]}",)) for each in drawn))
     killed = {"kind": "map", "epochs": (epoch,), "uninterrupted": WHOLE}
     enough, fewer = (resumed(part(*[0] * count), **killed) for count in (5, 4))
 
@@ -170,7 +170,7 @@ NOTHING_SHOWN = [
 def test_names_of_a_map_style_dataset_are_its_indices():
     """Its batches are split."""
     batches = [(0, 1), (2, 3)]
-    deliveries = tuple(delivery(each, tuple(f"d{index}" for index in each)) for each in batches)
+    deliveries = tuple(batch_of(each, tuple(f"d{index}" for index in each)) for each in batches)
     epoch = Pass(EPOCH_1, tuple(batches), deliveries, complete=True)
     notes = SavedState(1, 10), SavedState(2, 10), LoadedState(0)
     outcome = revised(ordinary(epoch), notes=notes, resumed=(Pass(EPOCH_1, complete=True),))

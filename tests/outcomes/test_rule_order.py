@@ -35,6 +35,7 @@ from pytest_dataloader_faults.outcomes import (
     SavedState,
     WorkerFacts,
 )
+from pytest_dataloader_faults.outcomes.agreement import Leaf
 from pytest_dataloader_faults.outcomes.contract import Cause
 from pytest_dataloader_faults.outcomes.judge.causes import Clues, likely_cause
 from pytest_dataloader_faults.outcomes.repeats import JudgedTrial
@@ -48,8 +49,8 @@ from support.facts import (
     TRUNCATED,
     UNCLEAR,
     WHOLE,
+    batch_of,
     changed,
-    delivery,
     faulty,
     fired,
     map_reference,
@@ -128,7 +129,7 @@ FACTS = {
         outcome, delivered=(STRANGE, *outcome.epochs[-1].delivered[1:])
     ),
     "substitute": lambda outcome: _passes(
-        outcome, delivered=(delivery((0, 1), ("d2", "d1")), *outcome.epochs[-1].delivered[1:])
+        outcome, delivered=(batch_of((0, 1), ("d2", "d1")), *outcome.epochs[-1].delivered[1:])
     ),
     "swapped samples": lambda outcome: _passes(
         outcome, delivered=(SWAPPED, *outcome.epochs[-1].delivered[1:])
@@ -274,7 +275,7 @@ def _has_length_of_all(outcome: Outcome) -> Outcome:
     return changed(changed(outcome, 0, epochs=passes[0]), 1, epochs=passes[1])
 
 
-WRONG_RANK = replace(of_map((1, 3)), delivered=(delivery((1, 3), ("d1", "d9")),))
+WRONG_RANK = replace(of_map((1, 3)), delivered=(batch_of((1, 3), ("d1", "d9")),))
 UNCLEAR_RANK = of_map((1, 3), exception=UNCLEAR, complete=False)
 WRONG = together(of_map((0, 2)), WRONG_RANK)
 TWICE = together(of_map((0, 1)), of_map((0, 1)))
@@ -458,8 +459,10 @@ USED_UP = replace(
     stream_reference(LONG), second_pass_count=3, nondeterministic_count=16, comparison=BY_FORM
 )
 RANDOM = replace(USED_UP, second_pass_count=None)
+PARTS = (Leaf(".", "T (64,)", "a" * 24),)
 AGAIN = tuple(
-    replace(each, leaves=(((".", "T (64,)", "a" * 24),),) * 16) for each in stream(LONG).delivered
+    replace(each, samples=tuple(sample._replace(parts=PARTS) for sample in each.samples))
+    for each in stream(LONG).delivered
 )
 REPEATED = replace(stream(LONG), delivered=AGAIN)
 

@@ -8,16 +8,23 @@ import pytest
 
 from pytest_dataloader_faults import Contract
 from pytest_dataloader_faults.faults import CorruptedFile, TruncatedFile
-from pytest_dataloader_faults.outcomes import Delivery, FaultFacts, Firing, Pass, WorkerFacts, Wrong
-from pytest_dataloader_faults.outcomes.agreement import Leaf
+from pytest_dataloader_faults.outcomes import (
+    Batch,
+    FaultFacts,
+    Firing,
+    Pass,
+    Sample,
+    WorkerFacts,
+    Wrong,
+)
+from pytest_dataloader_faults.outcomes.agreement import ZEROS, Leaf
 from pytest_dataloader_faults.outcomes.judge.samples import difference
-from pytest_dataloader_faults.outcomes.records import ZEROS
 from pytest_dataloader_faults.outcomes.reference import Share
 from support.facts import (
     EIO,
     EPOCH_1,
     TRUNCATED,
-    delivery,
+    batch_of,
     map_reference,
     ordinary,
     raised,
@@ -39,7 +46,7 @@ def _fired(fault, *samples, epoch=1, unlisted=0):
 
 
 def _came(*batches):
-    deliveries = tuple(delivery(*each) for each in zip(DRAWN, batches, strict=True))
+    deliveries = tuple(batch_of(*each) for each in zip(DRAWN, batches, strict=True))
     return Pass(EPOCH_1, DRAWN, deliveries, complete=True)
 
 
@@ -154,7 +161,7 @@ def test_firings_that_are_not_listed_may_have_lost_samples_of_a_stream(unlisted,
 def test_an_endless_stream(samples_by_worker, hit, verdict, says):
     """Each worker delivers as many samples as requested, unless a fault hit it."""
     deliveries = tuple(
-        Delivery(None, (name,), name, worker=worker)
+        batch_of(None, (name,), worker)
         for worker, samples in samples_by_worker.items()
         for name in samples.split()
     )
@@ -190,8 +197,7 @@ def test_an_endless_stream_that_raised_may_end_early():
 def test_worker_that_no_fault_hit_must_deliver_all_its_samples(samples_by_worker, hit, verdict):
     """A worker that a fault hit may have lost a shard."""
     deliveries = tuple(
-        Delivery(None, tuple(rows.split()), rows, worker=worker)
-        for worker, rows in samples_by_worker.items()
+        batch_of(None, rows.split(), worker) for worker, rows in samples_by_worker.items()
     )
     (fired,) = _fired(EIO, 0)
     facts = (replace(fired, firings=(replace(fired.firings[0], worker=hit),)),)
@@ -325,7 +331,7 @@ def _pictures(*pictures, shape="(1, 64)"):
     parts = [_picture(name, label, shape) for name, label in pictures]
     rows = tuple(str(each) for each in parts)
     batches = [
-        replace(delivery(DRAWN[at], rows[2 * at :][:2]), leaves=tuple(parts[2 * at :][:2]))
+        Batch(DRAWN[at], tuple(map(Sample, rows[2 * at :][:2], parts[2 * at :][:2])))
         for at in (0, 1)
     ]
     expected = [(index, _picture(f"p{index}", str(index), shape)) for index in range(4)]
@@ -510,7 +516,7 @@ def test_part_that_differs_is_named(expected, delivered, text):
 def _own_batches(batches_by_worker):
     """The batches of rows that a stream makes itself, by worker."""
     return tuple(
-        Delivery(None, (batch,), batch, worker=worker, parts=tuple(batch))
+        replace(batch_of(None, (batch,), worker), rows=tuple(batch))
         for worker, wholes in batches_by_worker.items()
         for batch in wholes.split()
     )
@@ -530,7 +536,7 @@ def test_rows_of_a_worker_that_no_fault_hit_must_not_be_missing(batches_by_worke
     """If workers divide the rows differently, it is unknown whose rows are missing."""
     expected = _own_batches({0: "ab cd", 1: "ef gh"})
     shares = (Share(0, ("ab", "cd"), 1, tuple("abcd")), Share(1, ("ef", "gh"), 1, tuple("efgh")))
-    parts = tuple(each.parts for each in expected)
+    parts = tuple(each.rows for each in expected)
     reference = replace(stream_reference("ab cd ef gh"), shares=shares, parts=parts)
     workers = tuple(WorkerFacts(worker, 7 + worker, 1, {}) for worker in batches_by_worker)
     outcome = ordinary(

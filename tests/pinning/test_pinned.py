@@ -255,7 +255,7 @@ def test_worker_that_hangs_is_ended_by_the_timeout(accelerator, judge):
 
     assert judgement.verdict == "failed_cleanly", judgement.sentence
     assert "DataLoader timed out after 1 seconds" in outcome.exception.message
-    assert sum(len(each.indices) for each in outcome.recovery.delivered) == COUNT
+    assert sum(len(each.keys) for each in outcome.recovery.delivered) == COUNT
 
 
 class Frozen(Mapping):

@@ -313,5 +313,5 @@ def test_batches_may_come_as_they_are_ready(records):
     loader = {"num_workers": 2, "batch_size": 2, "in_order": False}
     late = faults.SlowRead("*/00.rec", seconds=0.5, times=1)
     outcome = run_trial(lambda: Records(records), late, loader=loader)
-    assert outcome.delivered[0].indices != (0, 1)
+    assert outcome.delivered[0].keys != (0, 1)
     assert survey(lambda: Records(records)).judge(outcome).verdict is Verdict.SURVIVED

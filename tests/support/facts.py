@@ -10,7 +10,7 @@ from pytest_dataloader_faults import Outcome
 from pytest_dataloader_faults.faults import Fault, ReadError, TruncatedFile, WorkerKilled
 from pytest_dataloader_faults.outcomes import (
     Absence,
-    Delivery,
+    Batch,
     FaultFacts,
     Firing,
     FiringKind,
@@ -20,6 +20,7 @@ from pytest_dataloader_faults.outcomes import (
     Raised,
     Reference,
     Resources,
+    Sample,
     SavedState,
     TrialEnd,
     TrialRequest,
@@ -32,9 +33,17 @@ TRUNCATED = TruncatedFile("*.rec")
 KILLED = WorkerKilled()
 
 
-def delivery(indices: tuple[int, ...] | None, rows: tuple[str, ...]) -> Delivery:
-    """A batch of these samples."""
-    return Delivery(indices, rows, "+".join(rows))
+def batch_of(
+    keys: tuple[int, ...] | None, digests: Iterable[str], worker: int | None = None
+) -> Batch:
+    """A batch of samples with these digests."""
+    samples = tuple(map(Sample, digests))
+    return Batch(keys, samples, "+".join(digests), worker)
+
+
+def whole_batch(keys: tuple[int, ...], digest: str) -> Batch:
+    """A batch that cannot be split."""
+    return Batch(keys, (Sample(digest),), digest, is_whole=True)
 
 
 def map_reference(count: int = 4) -> Reference:
@@ -49,7 +58,7 @@ def stream_reference(digests: str) -> Reference:
 
 def stream(*batches: str, error: Raised | None = None) -> Pass:
     """A pass over a stream: each batch names its samples."""
-    deliveries = tuple(delivery(None, tuple(batch.split())) for batch in batches)
+    deliveries = tuple(batch_of(None, batch.split()) for batch in batches)
     return Pass(EPOCH_1, ((),) * len(deliveries), deliveries, error, error is None)
 
 
@@ -88,7 +97,7 @@ def ordinary(epoch: Pass, faults: tuple[FaultFacts, ...] = ()) -> Outcome:
     """One epoch that went as in *epoch*, and a right recovery if there were faults."""
     rows = [("d0", "d1"), ("d2", "d3")]
     indices = ((0, 1), (2, 3))
-    deliveries = tuple(delivery(each, row) for each, row in zip(indices, rows, strict=True))
+    deliveries = tuple(batch_of(each, row) for each, row in zip(indices, rows, strict=True))
     recovery = Pass(RECOVERY, indices, deliveries, complete=True)
     return Outcome(
         TrialRequest(
@@ -145,7 +154,7 @@ def _with_passes(
 
 def of_map(*batches: tuple[int, ...], **facts) -> Pass:
     """A pass over a map-style dataset, in which each sample is correct."""
-    deliveries = tuple(delivery(each, tuple(f"d{index}" for index in each)) for each in batches)
+    deliveries = tuple(batch_of(each, tuple(f"d{index}" for index in each)) for each in batches)
     return replace(Pass(EPOCH_1, batches, deliveries, complete=True), **facts)
 
 
@@ -154,7 +163,7 @@ def together(*passes: Pass | tuple[Pass, ...], main: int = 0, **facts) -> Outcom
     passes_by_rank = [each if isinstance(each, tuple) else (each,) for each in passes]
     kind = (
         "map"
-        if any(batch.indices for each in passes_by_rank for batch in each[0].delivered)
+        if any(batch.keys for each in passes_by_rank for batch in each[0].delivered)
         else "iterable"
     )
     ranks = tuple(
@@ -194,9 +203,7 @@ def faulty(outcome: Outcome, number: int, **facts) -> Outcome:
 
 def part(*numbers: int, complete: bool = True) -> Pass:
     """A pass that delivered the samples with these numbers, each as a batch."""
-    deliveries = tuple(
-        delivery for number in numbers for delivery in stream(f"d{number}").delivered
-    )
+    deliveries = tuple(batch for number in numbers for batch in stream(f"d{number}").delivered)
     return Pass(EPOCH_1, delivered=deliveries, complete=complete)
 
 
@@ -216,5 +223,5 @@ def resumed(*rests: Pass, batches: tuple[int, ...] = (3,), **facts) -> Outcome:
 
 CLEAR = raised("OSError", "[Errno 5] Input/output error: '/data/a.rec'")
 UNCLEAR = raised("RuntimeError", "bad sample")
-SWAPPED = delivery((0, 1), ("d1", "d0"))
-STRANGE = delivery((0, 1), ("d0", "other"))
+SWAPPED = batch_of((0, 1), ("d1", "d0"))
+STRANGE = batch_of((0, 1), ("d0", "other"))

@@ -85,4 +85,4 @@ def require_result(row: Row, outcome: Outcome, reference: Reference, count: int)
     assert row.verdict == finding.verdict, (finding.sentence, outcome.exception, outcome.stderr)
     assert outcome.fired
     assert outcome.recovery is not None
-    assert sum(len(each.rows or ()) for each in outcome.recovery.delivered) == count
+    assert sum(len(each.samples) for each in outcome.recovery.delivered) == count

@@ -21,7 +21,7 @@ from pytest_dataloader_faults.faults.network import CONNECT_ERRNOS
 from pytest_dataloader_faults.faults.writes import WRITE_ERRNOS
 from pytest_dataloader_faults.outcomes import (
     Absence,
-    Delivery,
+    Batch,
     FaultFacts,
     FileCounts,
     Firing,
@@ -34,6 +34,7 @@ from pytest_dataloader_faults.outcomes import (
     Reason,
     Reference,
     Resources,
+    Sample,
     SavedState,
     TrialEnd,
     TrialRequest,
@@ -151,7 +152,7 @@ PHASES = st.sampled_from([START, EPOCH_1, EPOCH_2, RECOVERY, DONE])
 CALLS = st.sampled_from(["read", "openat", "mmap", "signal 9"])
 
 _batches = st.lists(INDICES, min_size=1, max_size=2).map(tuple)
-_rows = st.none() | st.lists(DIGESTS, max_size=2).map(tuple)
+_samples = st.lists(st.builds(Sample, DIGESTS), max_size=2).map(tuple)
 _raised = st.builds(Raised, st.sampled_from(["OSError", "RuntimeError"]), TEXTS, TEXTS)
 _firings = st.builds(
     Firing,
@@ -177,7 +178,8 @@ _notes = st.builds(SavedState, INDICES) | st.builds(
 def _passes(
     phases: st.SearchStrategy[Phase], indices: st.SearchStrategy[Any]
 ) -> st.SearchStrategy[Pass]:
-    deliveries = st.lists(st.builds(Delivery, indices, _rows, DIGESTS), max_size=3).map(tuple)
+    batches = st.builds(Batch, indices, _samples, DIGESTS, is_whole=st.booleans())
+    deliveries = st.lists(batches, max_size=3).map(tuple)
     drawn = st.lists(_batches, max_size=3).map(tuple)
     return st.builds(Pass, phases, drawn, deliveries, st.none() | _raised, st.booleans())
 

@@ -82,7 +82,7 @@ def test_what_happens_to_a_process_stays_in_its_trial(
     assert end in (f"died: {outcome.died}" if outcome.died else error)
     if not end:
         assert (outcome.died, outcome.exception) == (None, None)
-        assert sum(len(each.indices) for each in outcome.delivered) == COUNT
+        assert sum(len(each.keys) for each in outcome.delivered) == COUNT
     assert left_behind() == []
 
 
@@ -94,7 +94,7 @@ def test_death_in_the_middle_of_an_epoch_keeps_what_was_delivered_before(
     loader = {"num_workers": workers, "batch_sampler": batches}
     outcome = run_trial(lambda: Records(records), loader=loader)
     assert (outcome.died, outcome.phase) == ("exit status 3", EPOCH_1)
-    assert [each.indices for each in outcome.delivered] == indices
+    assert [each.keys for each in outcome.delivered] == indices
     assert left_behind() == []
 
 

@@ -33,7 +33,6 @@ from pytest_dataloader_faults._trial.journal import (
 from pytest_dataloader_faults.faults import HungRead, ReadError, ShortRead, WorkerKilled
 from pytest_dataloader_faults.outcomes import (
     Absence,
-    Delivery,
     Event,
     FaultFacts,
     FileCounts,
@@ -53,10 +52,10 @@ from pytest_dataloader_faults.outcomes import (
 from pytest_dataloader_faults.outcomes.stages import DONE, RECOVERY, Stage
 from pytest_dataloader_faults.wire import UnknownMessageError, encode
 from support.datasets import Records
-from support.facts import EIO, EPOCH_1, EPOCH_2, fired, ordinary, stream
+from support.facts import EIO, EPOCH_1, EPOCH_2, batch_of, fired, ordinary, stream
 
 ASKED = TrialRequest((ReadError("*.x"),), {"num_workers": 1}, 1, 0, 30.0)
-BATCH = Delivery((0, 1), ("a", "b"), "c")
+BATCH = batch_of((0, 1), ("a", "b"))
 BEGAN = PhaseStarted(EPOCH_1, 1.0)
 PASS = Pass(EPOCH_1, ((0, 1),), complete=True)
 

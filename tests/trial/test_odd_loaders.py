@@ -111,7 +111,7 @@ def test_workers_behind_a_generator_are_ended_at_once(records):
 def test_a_wrapper_is_what_the_loop_iterates(records):
     plain = run_trial(lambda: DataLoader(Records(records), batch_size=2, num_workers=2))
     outcome = run_trial(lambda: _adapted(records))
-    rows, plain_rows = ([each.rows for each in result.delivered] for result in (outcome, plain))
+    rows, plain_rows = ([each.digests for each in result.delivered] for result in (outcome, plain))
 
     assert len(rows) == len(plain_rows)
     assert rows != plain_rows
@@ -140,7 +140,7 @@ def test_what_is_drawn_in_advance_is_no_loss(records, kind):
     assert [4, 4, 4] == [len(each.delivered) for each in outcome.epochs]
     assert [4, 4, 4] == [len(each.drawn) for each in outcome.epochs]
     for delivered in (each.delivered for each in outcome.epochs):
-        assert {*range(16)} == {index for each in delivered for index in each.indices}
+        assert {*range(16)} == {index for each in delivered for index in each.keys}
     assert 2 == len({each.pid for each in outcome.workers})
 
 

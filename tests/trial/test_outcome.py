@@ -59,7 +59,7 @@ DISARMED = [
 
 
 def _indices(epoch) -> list[tuple[int, ...] | None]:
-    return [each.indices for each in epoch.delivered]
+    return [each.keys for each in epoch.delivered]
 
 
 @pytest.mark.parametrize(("fault", "expected", "count", "phrase"), FIRINGS)
@@ -82,7 +82,7 @@ def test_facts_of_each_fault(records, reference, fault, expected, count, phrase)
     assert phrase in outcome.exception.text
     assert outcome.recovery is not None
     assert (outcome.recovery.complete, _indices(outcome.recovery)) == (True, BATCHES)
-    recovered = [row for each in outcome.recovery.delivered for row in each.rows or ()]
+    recovered = [row for each in outcome.recovery.delivered for row in each.digests]
     assert recovered == [row for _, row in reference.samples]
     assert judge_trial(outcome, reference).verdict is Verdict.FAILED_CLEANLY
     _comes_back_from_json(outcome)
@@ -177,7 +177,7 @@ def test_an_iterable_has_no_indices(records):
     outcome = run_trial(lambda: RecordStream(records))
     assert (outcome.kind, reference.kind) == ("iterable", "iterable")
     assert _indices(outcome) == [None] * 4
-    rows = {row for each in outcome.delivered for row in each.rows or ()}
+    rows = {row for each in outcome.delivered for row in each.digests}
     assert rows == {row for _, row in reference.samples}
     assert judge_trial(outcome, reference).verdict is Verdict.SURVIVED
 
@@ -247,7 +247,7 @@ def test_repeated_trials_are_all_alike(
 def test_a_seed_decides_what_is_drawn(records):
     loader = {"num_workers": 2, "batch_size": 4, "shuffle": True}
     orders = [
-        [each.indices for each in run_trial(_made(records), loader=loader, seed=seed).delivered]
+        [each.keys for each in run_trial(_made(records), loader=loader, seed=seed).delivered]
         for seed in (0, 0, 1)
     ]
     assert orders[0] == orders[1]

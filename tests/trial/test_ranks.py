@@ -39,7 +39,7 @@ def _make(records):
 
 
 def _indices(epoch):
-    return sorted(index for each in epoch.delivered for index in each.indices)
+    return sorted(index for each in epoch.delivered for index in each.keys)
 
 
 def test_ranks_share_a_map_style_dataset(make, reference, left_behind):
@@ -66,7 +66,7 @@ def test_workers_know_their_rank():
     loader = {"num_workers": 1, "batch_size": None}
     outcome = run_trial(ranked.Environment, ranks=3, loader=loader)
     values = [
-        {path.strip("[]'\""): value for path, _, value in each.delivered[0].leaves[0]}
+        {path.strip("[]'\""): value for path, _, value in each.delivered[0].samples[0].parts}
         for each in outcome.ranks
     ]
 

@@ -86,7 +86,7 @@ def test_a_pass_over_files_needs_no_workers(records, kind):
     outcome, workers = _recover(lambda: kind(records), READ_ERROR)
 
     assert workers == {None}
-    assert sum(len(each.rows) for each in outcome.recovery.delivered) == COUNT
+    assert sum(len(each.samples) for each in outcome.recovery.delivered) == COUNT
     assert judge_trial(outcome, take_reference(lambda: kind(records))).verdict == "failed_cleanly"
 
 
@@ -105,7 +105,7 @@ def test_any_other_pass_is_made_in_new_workers(records, kind, fault):
 
     assert workers == {0, 1}
     assert (outcome.recovery.complete, outcome.recovery.exception) == (True, None)
-    assert sum(len(each.rows) for each in outcome.recovery.delivered) == COUNT
+    assert sum(len(each.samples) for each in outcome.recovery.delivered) == COUNT
 
 
 def test_workers_do_not_profit_from_an_error_in_the_child(records, tmp_path):

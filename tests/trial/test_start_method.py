@@ -105,7 +105,7 @@ def _preloaded() -> list[psutil.Process]:
 
 
 def _samples(outcome) -> list[tuple[str, ...]]:
-    return [each.rows for each in outcome.epochs[0].delivered]
+    return [each.digests for each in outcome.epochs[0].delivered]
 
 
 def test_one_process_serves_all_trials(records):

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pytest_dataloader_faults._trial.samples.draws import Draw
 from pytest_dataloader_faults._trial.samples.fingerprint import (
@@ -18,10 +18,9 @@ from pytest_dataloader_faults._trial.samples.fingerprint import (
     split,
     without_batch,
 )
-from pytest_dataloader_faults.outcomes import Delivery
+from pytest_dataloader_faults.outcomes import Batch, Sample
 from pytest_dataloader_faults.outcomes.agreement import EXACT, Comparison, Leaf
 from pytest_dataloader_faults.outcomes.contract import Contract
-from pytest_dataloader_faults.outcomes.records import Leaves
 
 if TYPE_CHECKING:
     from torch.utils.data import DataLoader
@@ -30,21 +29,18 @@ _MOST_SAMPLES, _MOST_LEAVES = 256, 16
 """How many parts of samples are reported. People read them, and an outcome must stay small."""
 
 
-@dataclass(frozen=True)
-class SampleFingerprint:
-    """A sample.
+class Fingerprint(NamedTuple):
+    """A sample, and what its record leaves out.
 
     Attributes:
-        digest: By the comparison.
-        exact: By its bytes.
-        parts: All there is of it.
-        leaves: Those of them that are reported.
+        sample: The record of the sample.
+        exact: The digest of the whole sample, whatever is compared of it.
+        parts: All parts of the sample.
     """
 
-    digest: str
+    sample: Sample
     exact: str
-    parts: tuple[Leaf, ...] = ()
-    leaves: Leaves = ()
+    parts: tuple[Leaf, ...]
 
 
 @dataclass
@@ -59,11 +55,7 @@ class SampleComparer:
         """Begin a pass: the parts of its first samples are reported."""
         self._reported = 0
 
-    def digest(self, value: Any) -> str:
-        """The fingerprint of *value*."""
-        return self.fingerprint(leaves(self._key_of(value)))
-
-    def row(self, value: Any, *, is_slice: bool = False) -> SampleFingerprint:
+    def row(self, value: Any, *, is_slice: bool = False) -> Fingerprint:
         """The fingerprint of *value*, with its parts unless many have been reported already.
 
         *is_slice*: it is a batch of one sample. Messages then name the sample instead of a batch.
@@ -73,9 +65,9 @@ class SampleComparer:
         reported = parts[:_MOST_LEAVES] if self._reported <= _MOST_SAMPLES else ()
         if is_slice and self.contract.key is None:
             reported = tuple(map(without_batch, reported))
-        return SampleFingerprint(self.fingerprint(parts), digest_of(parts), parts, reported)
+        return Fingerprint(Sample(self.fingerprint(parts), reported), digest_of(parts), parts)
 
-    def rows(self, batch: Any, count: int) -> tuple[SampleFingerprint, ...] | None:
+    def rows(self, batch: Any, count: int) -> tuple[Fingerprint, ...] | None:
         """The fingerprint of each sample of *batch*; None if it is not of *count* samples."""
         samples = self.split(batch, count)
         if samples is None:
@@ -119,35 +111,35 @@ class SampleComparer:
         return digest_of(self.comparison.reduce(parts))
 
 
-def delivery(
+def record_batch(
     batch: Any,
     draw: Draw | None,
     loader: DataLoader[Any],
     comparer: SampleComparer,
     max_samples: int | None = None,
-) -> Delivery:
-    """*batch* as fingerprints: of its samples, or of the whole if it cannot be split.
+) -> Batch:
+    """The record of *batch*: its samples, or the whole if it cannot be split.
 
     *draw* is what the sampler requested; None for a stream. *max_samples*: how many samples it has
     at most, if that is not the batch size of *loader*.
     """
     size = max_samples or loader.batch_size or 1
     rows = _rows(batch, draw, loader, comparer, size)
-    indices = None if draw is None else draw.names
+    keys = None if draw is None else draw.names
     if rows is None:
-        return Delivery(indices, None, comparer.digest(batch))
-    return Delivery(
-        indices,
-        tuple(row.digest for row in rows),
+        whole = comparer.row(batch)
+        return Batch(keys, (Sample(whole.sample.digest),), whole.exact, is_whole=True)
+    return Batch(
+        keys,
+        tuple(row.sample for row in rows),
         digest_of_rows(row.exact for row in rows),
-        tuple(row.leaves for row in rows if row.leaves),
-        parts=() if draw or loader._auto_collation else comparer.parts(batch),
+        rows=() if draw or loader._auto_collation else comparer.parts(batch),
     )
 
 
 def _rows(
     batch: Any, draw: Draw | None, loader: DataLoader[Any], comparer: SampleComparer, size: int
-) -> tuple[SampleFingerprint, ...] | None:
+) -> tuple[Fingerprint, ...] | None:
     """The samples in *batch*, which may be fewer than were requested, or than its *size*."""
     indices = None if draw is None else draw.names
     if not loader._auto_collation or (draw and draw.is_whole):

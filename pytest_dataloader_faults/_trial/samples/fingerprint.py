@@ -27,8 +27,7 @@ from typing import Any
 
 import torch
 
-from pytest_dataloader_faults.outcomes.agreement import Leaf
-from pytest_dataloader_faults.outcomes.records import MANY, ZEROS
+from pytest_dataloader_faults.outcomes.agreement import MANY, ZEROS, Leaf
 from pytest_dataloader_faults.outcomes.text import format_value
 
 ADDRESS = re.compile(r"( object)? at 0x[0-9a-f]+")

@@ -25,9 +25,9 @@ from pytest_dataloader_faults._engine.worker.fetch_hooks import (
 )
 from pytest_dataloader_faults._trial import loaders
 from pytest_dataloader_faults._trial.samples.comparer import (
+    Fingerprint,
     SampleComparer,
-    SampleFingerprint,
-    delivery,
+    record_batch,
 )
 from pytest_dataloader_faults._trial.samples.draws import Draw, Name, name_of, reads_whole_batches
 from pytest_dataloader_faults.exceptions import UnusableDatasetError
@@ -45,7 +45,7 @@ class Reading(NamedTuple):
     """A sample, or a batch that is compared as a whole, as it was read once."""
 
     name: Name | tuple[Name, ...]
-    row: SampleFingerprint
+    row: Fingerprint
     parts: tuple[str, ...] = ()
     """The digests of its rows, if a stream makes its own batches."""
 
@@ -54,7 +54,7 @@ class BatchReading(NamedTuple):
     """A batch, as it was read once; *rows* are None if it cannot be split into samples."""
 
     names: tuple[Name, ...]
-    rows: Sequence[SampleFingerprint] | None
+    rows: Sequence[Fingerprint] | None
 
 
 @dataclass
@@ -119,8 +119,8 @@ class Reader:
 
     def read_digests(self, draw: Draw) -> tuple[tuple[Name, ...], tuple[str, ...]]:
         """What identifies the batch of *draw*: its names, and the digests as in a trial."""
-        delivered = delivery(self.fetch(draw), draw, self.loader, self.comparer)
-        return draw.names, (delivered.digest,) if delivered.rows is None else delivered.rows
+        batch = record_batch(self.fetch(draw), draw, self.loader, self.comparer)
+        return draw.names, batch.digests
 
     def _make_fetcher(self, change: Callable[[Any], Any] | None = None) -> Any:
         is_map = loaders.kind_of(self.dataset) == "map"
@@ -204,14 +204,14 @@ class Reader:
 
     # What is compared
 
-    def _row_of_one(self, batch: Any, *, is_whole: bool = False) -> SampleFingerprint:
+    def _row_of_one(self, batch: Any, *, is_whole: bool = False) -> Fingerprint:
         """The row of a batch of one sample; *is_whole*: it cannot be split."""
         is_batch = self.loader._auto_collation and not is_whole
         if is_batch and (samples := self.comparer.split(batch, 1)):
             return self._row(samples[0], is_slice=self.comparer.slices)
         return self._row(batch)
 
-    def _row(self, sample: Any, *, is_slice: bool = False) -> SampleFingerprint:
+    def _row(self, sample: Any, *, is_slice: bool = False) -> Fingerprint:
         self._require_key(sample)
         return self.comparer.row(sample, is_slice=is_slice)
 

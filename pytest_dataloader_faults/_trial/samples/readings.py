@@ -33,7 +33,7 @@ def build_reference(
     unstable = _find_unstable(kind, digests, repeated)
     differs = ""
     if unstable is not None:
-        shown = (comparison.reduce(each[unstable].row.leaves) for each in (readings, repeats))
+        shown = (comparison.reduce(each[unstable].row.sample.parts) for each in (readings, repeats))
         differs = difference(*map(tuple, shown)).replace("the reference", "the first read")
     exact = [[each.row.exact for each in reading] for reading in (readings, repeats)]
     differing = sum(map(operator.ne, *exact))
@@ -45,7 +45,7 @@ def build_reference(
         tuple(zip((each.name for each in readings), digests, strict=True)),
         unstable_index=None if unstable is None else readings[unstable].name,
         unstable_part=differs,
-        leaves=tuple((each.name, each.row.leaves) for each in readings if each.row.leaves),
+        leaves=tuple((name, row.sample.parts) for name, row, _ in readings if row.sample.parts),
         nondeterministic_count=differing,
         varying=_count_varying(kind, readings, repeats) if differing else (),
         comparison=comparison,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import glob
 import os
 from collections import Counter
-from collections.abc import Container
+from collections.abc import Container, Iterable
 from dataclasses import replace
 from itertools import pairwise
 from typing import Any
@@ -25,6 +25,7 @@ from pytest_dataloader_faults.battery.checks._base import (
 from pytest_dataloader_faults.battery.workload import NotApplicable, Workload
 from pytest_dataloader_faults.faults import ReadError, TruncatedFile
 from pytest_dataloader_faults.outcomes import Outcome, Pass, Reference, Verdict
+from pytest_dataloader_faults.outcomes.agreement import Leaf
 from pytest_dataloader_faults.outcomes.chains import error_line
 from pytest_dataloader_faults.outcomes.contract import Cause, Finding
 from pytest_dataloader_faults.outcomes.growth import FEWEST_EPOCHS, TIMES_TO_CONFIRM, find_growth
@@ -32,7 +33,6 @@ from pytest_dataloader_faults.outcomes.judge.draws import USED_UP
 from pytest_dataloader_faults.outcomes.judge.leaks import describe_growth
 from pytest_dataloader_faults.outcomes.judge.samples import is_large
 from pytest_dataloader_faults.outcomes.judge.starts import UNPICKLABLE
-from pytest_dataloader_faults.outcomes.records import Leaves
 from pytest_dataloader_faults.outcomes.stages import DONE
 from pytest_dataloader_faults.outcomes.text import pluralize
 from pytest_dataloader_faults.steps import (
@@ -149,7 +149,7 @@ def _repeats_random_samples(first_pass: Pass, second_pass: Pass, reference: Refe
     return all(first_parts[key] == second_parts[key] for key in common) or any(of_parts)
 
 
-def _large_digests(leaves: Leaves, paths: Container[str]) -> dict[str, str]:
+def _large_digests(leaves: Iterable[Leaf], paths: Container[str]) -> dict[str, str]:
     """The digests of the parts at *paths* that are too large to be equal by accident."""
     return {
         path: digest for path, form, digest in leaves if path in paths and is_large(form, digest)
@@ -171,14 +171,9 @@ def _two_epochs(workload: Workload) -> Planned:
 
 def _parts_by_sample(epoch: Pass) -> dict[Any, Any]:
     """The parts of the samples, by index, or for a stream by position."""
-    parts_of = [
-        (index, parts)
-        for delivery in epoch.delivered
-        for index, parts in zip(
-            delivery.indices or delivery.rows or (), delivery.leaves, strict=False
-        )
-    ]
-    if any(each.indices is None for each in epoch.delivered):
+    pairs = (pair for batch in epoch.delivered for pair in batch.pairs)
+    parts_of = [(key, sample.parts) for key, sample in pairs if sample.parts]
+    if any(each.keys is None for each in epoch.delivered):
         return dict(enumerate(sorted(parts for _, parts in parts_of)))
     return dict(parts_of)
 
@@ -259,7 +254,7 @@ def _require_same_samples(_: Workload, outcome: Outcome) -> None:
 
 
 def _samples_of(epoch: Pass) -> Counter[str]:
-    return Counter(row for each in epoch.delivered for row in each.rows or (each.digest,))
+    return Counter(digest for each in epoch.delivered for digest in each.digests)
 
 
 _ABANDONED = (

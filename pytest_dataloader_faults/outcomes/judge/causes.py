@@ -41,7 +41,6 @@ from pytest_dataloader_faults.outcomes.judge.starts import (
     sending_cause,
     start_cause,
 )
-from pytest_dataloader_faults.outcomes.judge.streams import digests
 from pytest_dataloader_faults.outcomes.libraries import (
     add_advice,
     library_of_lock,
@@ -362,7 +361,7 @@ def _sample_cause(
 def _count_rows(outcome: TrialFacts) -> int:
     """How many samples were delivered in its longest epoch."""
     return max(
-        (sum(len(b.rows or ()) for b in epoch.delivered) for epoch in outcome.epochs), default=0
+        (sum(len(b.samples) for b in epoch.delivered) for epoch in outcome.epochs), default=0
     )
 
 
@@ -392,7 +391,7 @@ def _repeats_own_part(outcome: TrialFacts) -> bool:
     """Whether a worker repeats samples, but does not return those of all workers."""
     samples_by_worker: defaultdict[int | None, list[str]] = defaultdict(list)
     for batch in outcome.epochs[0].delivered:
-        samples_by_worker[batch.worker] += digests(batch)
+        samples_by_worker[batch.worker] += batch.digests
     samples = {digest for part in samples_by_worker.values() for digest in part}
     return any(
         set(part) < samples and len(set(part)) < len(part) for part in samples_by_worker.values()
@@ -450,4 +449,4 @@ def _has_same_effect(
 
 
 def _digests(outcome: TrialFacts) -> list[str]:
-    return [digest for each in outcome.delivered for digest in each.rows or (each.digest,)]
+    return [digest for each in outcome.delivered for digest in each.digests]

@@ -7,23 +7,21 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, TypeAlias
 
-from pytest_dataloader_faults.outcomes.agreement import Leaf
+from pytest_dataloader_faults.outcomes.agreement import MANY, ZEROS, Leaf
 from pytest_dataloader_faults.outcomes.contract import Cause, Contract, Finding, Verdict, Wrong
 from pytest_dataloader_faults.outcomes.judge import streams
 from pytest_dataloader_faults.outcomes.judge.tolerance import NOTHING, Tolerance, tolerance_for
 from pytest_dataloader_faults.outcomes.records import (
-    MANY,
-    ZEROS,
-    Delivery,
-    Leaves,
+    Batch,
     Pass,
     TrialFacts,
 )
 from pytest_dataloader_faults.outcomes.reference import Reference, difference
 from pytest_dataloader_faults.outcomes.text import is_or_are, join_some, pluralize, was_or_were
 
+Parts: TypeAlias = tuple[Leaf, ...]
 _SHOWN = 5
 STOPS_EARLY = Cause(
     "ends the epoch early with a StopIteration",
@@ -70,7 +68,7 @@ def _is_reordered(epoch: Pass, reference: Reference) -> bool:
     requested = Counter(
         reference.digests.get(index) for indices in epoch.drawn for index in indices
     )
-    delivered = Counter(digest for each in epoch.delivered for digest in each.rows or ())
+    delivered = Counter(digest for each in epoch.delivered for digest in each.digests)
     return requested == delivered
 
 
@@ -85,51 +83,45 @@ def count_substituted(outcome: TrialFacts, reference: Reference) -> int:
         epochs = (streams.count_samples(epoch, reference) for epoch in outcome.epochs)
         return sum(sum((delivered - expected).values()) for expected, delivered in epochs)
     samples = reference.digests
-    pairs = (
-        pair
-        for batch in outcome.delivered
-        if len(batch.indices or ()) == len(batch.rows or ())
-        for pair in zip(batch.indices or (), batch.rows or (), strict=True)
-    )
-    return sum(samples.get(index, digest) != digest for index, digest in pairs)
+    pairs = (pair for batch in outcome.delivered for pair in batch.pairs)
+    return sum(samples.get(key, sample.digest) != sample.digest for key, sample in pairs)
 
 
 def _count_skipped_in(epoch: Pass, reference: Reference) -> int:
     if reference.kind == "iterable":
         return streams.count_missing(epoch, reference)
-    split = [each for each in epoch.delivered if each.rows is not None]
-    return sum(len(each.indices or ()) - len(each.rows or ()) for each in split)
+    split = [each for each in epoch.delivered if not each.is_whole]
+    return sum(len(each.keys or ()) - len(each.samples) for each in split)
 
 
 def _find_wrong_batch(epoch: Pass, reference: Reference, may: Tolerance) -> Finding | None:
     samples, batches = reference.digests, dict(reference.batches)
     substitutes = Substitutes.among(epoch, reference)
     for place, delivery in enumerate(epoch.delivered):
-        indices = delivery.indices or ()
-        if delivery.rows is not None and samples:
+        if not delivery.is_whole and samples:
             if wrong := _find_wrong_row(place, delivery, reference, may, substitutes):
                 return wrong
         elif samples or not (may.content or _is_right_batch(delivery, batches)):
             sentence = (
-                f"batch {place} does not contain the requested samples {list(indices)}"
-                if delivery.rows is None
+                f"batch {place} does not contain the requested samples {list(delivery.keys or ())}"
+                if delivery.is_whole
                 else f"batch {place} is wrong: it differs from the reference"
             )
             return Finding(Verdict.CORRUPTED, sentence, wrong=Wrong.DIFFERS)
     return None
 
 
-def _is_right_batch(delivery: Delivery, batches: Mapping[tuple[Any, ...], tuple[str, ...]]) -> bool:
+def _is_right_batch(delivery: Batch, batches: Mapping[tuple[Any, ...], tuple[str, ...]]) -> bool:
     """Whether a whole batch is that of the reference, if that has it."""
-    delivered = streams.digests(delivery)
-    return batches.get(delivery.indices or (), delivered) == delivered
+    delivered = delivery.digests
+    return batches.get(delivery.keys or (), delivered) == delivered
 
 
 def _find_missing(epoch: Pass) -> Finding | None:
     if not epoch.complete:
         return None
     requested = Counter(index for indices in epoch.drawn for index in indices)
-    received = Counter(index for each in epoch.delivered for index in each.indices or ())
+    received = Counter(index for each in epoch.delivered for index in each.keys or ())
     missing = list((requested - received).elements())
     if not missing:
         return None
@@ -142,19 +134,18 @@ def _find_missing(epoch: Pass) -> Finding | None:
 
 def _find_wrong_row(
     place: int,
-    delivery: Delivery,
+    delivery: Batch,
     reference: Reference,
     may: Tolerance,
     substitutes: Substitutes,
 ) -> Finding | None:
-    indices, rows, samples = delivery.indices or (), delivery.rows or (), reference.digests
-    if len(rows) != len(indices):
+    samples = reference.digests
+    if not delivery.is_complete:
         return _find_lost_row(place, delivery, samples, may)
-    for at, (index, digest) in enumerate(zip(indices, rows, strict=True)):
+    for index, (digest, recorded_parts) in delivery.pairs:
         if samples.get(index, digest) == digest:
             continue
-        parts = delivery.leaves[at] if at < len(delivery.leaves) else ()
-        parts = tuple(reference.comparison.reduce(parts))
+        parts = tuple(reference.comparison.reduce(recorded_parts))
         instead = substitutes.describe(index, place, parts)
         is_known = instead is not None or digest in substitutes.digests
         if not _is_allowed(index, may, is_substitute=instead is not None, is_known=is_known):
@@ -174,12 +165,12 @@ def _is_allowed(index: Any, may: Tolerance, *, is_substitute: bool, is_known: bo
 
 
 def _find_lost_row(
-    place: int, delivery: Delivery, samples: Mapping[Any, str], may: Tolerance
+    place: int, delivery: Batch, samples: Mapping[Any, str], may: Tolerance
 ) -> Finding | None:
     """The mismatch of a batch with fewer samples than requested, in any order."""
-    indices = list(delivery.indices or ())
+    indices = list(delivery.keys or ())
     remaining = sorted(indices, key=lambda index: index in may.missing)
-    for at, digest in enumerate(delivery.rows or ()):
+    for at, digest in enumerate(delivery.digests):
         owner = next((index for index in remaining if samples.get(index) == digest), None)
         if owner is None and not (may.content and remaining):
             sentence = f"sample {at} of batch {place} is none of the requested {indices}"
@@ -195,7 +186,7 @@ def _find_lost_row(
 
 
 def _describe_wrong_sample(
-    index: Any, place: int, digest: str, parts: Leaves, reference: Reference
+    index: Any, place: int, digest: str, parts: Parts, reference: Reference
 ) -> Finding:
     owners = {digest: index for index, digest in reference.samples}
     # If parts vary, the compared rest may be a label, which many samples share.
@@ -234,9 +225,9 @@ class Substitutes:
     """
 
     digests: Collection[str] = ()
-    expected: Mapping[Any, Leaves] = field(default_factory=dict)
-    owners: Mapping[Leaves, Any] = field(default_factory=dict)
-    repeated: Mapping[Leaves, list[Any]] = field(default_factory=dict)
+    expected: Mapping[Any, Parts] = field(default_factory=dict)
+    owners: Mapping[Parts, Any] = field(default_factory=dict)
+    repeated: Mapping[Parts, list[Any]] = field(default_factory=dict)
 
     @classmethod
     def among(cls, epoch: Pass, reference: Reference) -> Substitutes:
@@ -248,7 +239,7 @@ class Substitutes:
         expected = {index: _large_parts(compared(parts)) for index, parts in reference.leaves}
         counts = Counter(expected.values())
         owners = {parts: index for index, parts in expected.items() if counts[parts] == 1}
-        indices_by_parts: dict[Leaves, list[Any]] = defaultdict(list)
+        indices_by_parts: dict[Parts, list[Any]] = defaultdict(list)
         for index, parts in _large_parts_by_index(epoch, reference):
             if parts != expected.get(index):
                 indices_by_parts[parts].append(index)
@@ -259,7 +250,7 @@ class Substitutes:
         }
         return cls(digests, expected, owners, repeated)
 
-    def describe(self, index: Any, place: int, leaves: Leaves) -> Finding | None:
+    def describe(self, index: Any, place: int, leaves: Parts) -> Finding | None:
         """The substitute for the sample *index* of the batch at *place*.
 
         None if the content may have been read from the sample's own file.
@@ -303,7 +294,7 @@ def _name_samples(indices: list[Any]) -> str:
     return f"samples {', '.join(texts[:-1])} and {texts[-1]}"
 
 
-def _large_parts(leaves: Iterable[Leaf]) -> Leaves:
+def _large_parts(leaves: Iterable[Leaf]) -> Parts:
     """The *leaves* that are too large to be the same by accident."""
     return tuple(each for each in leaves if is_large(*each[1:]))
 
@@ -316,10 +307,9 @@ def is_large(form: str, digest: str) -> bool:
     return shape is None or math.prod(map(int, re.findall(r"\d+", shape[1]))) >= MANY
 
 
-def _large_parts_by_index(epoch: Pass, reference: Reference) -> Iterator[tuple[Any, Leaves]]:
+def _large_parts_by_index(epoch: Pass, reference: Reference) -> Iterator[tuple[Any, Parts]]:
     """The index and the large parts of each sample in batches without missing samples."""
     compared = reference.comparison.reduce
-    for delivery in epoch.delivered:
-        if delivery.indices and len(delivery.indices) == len(delivery.leaves):
-            parts = (_large_parts(compared(each)) for each in delivery.leaves)
-            yield from zip(delivery.indices, parts, strict=True)
+    for key, sample in (pair for batch in epoch.delivered for pair in batch.pairs):
+        if key is not None and sample.parts:
+            yield key, _large_parts(compared(sample.parts))

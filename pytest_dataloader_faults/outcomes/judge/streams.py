@@ -21,9 +21,10 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
+from pytest_dataloader_faults.outcomes.agreement import Sample
 from pytest_dataloader_faults.outcomes.contract import Finding, Verdict, Wrong
 from pytest_dataloader_faults.outcomes.judge.tolerance import Tolerance
-from pytest_dataloader_faults.outcomes.records import Delivery, Pass
+from pytest_dataloader_faults.outcomes.records import Batch, Pass
 from pytest_dataloader_faults.outcomes.reference import Reference, Share
 from pytest_dataloader_faults.outcomes.text import is_or_are, pluralize, was_or_were
 
@@ -43,7 +44,9 @@ def split_batches(epoch: Pass, reference: Reference) -> tuple[Pass, Reference]:
     if not _is_regrouped(epoch, reference):
         return epoch, reference
     rows = [row for parts in reference.parts for row in parts]
-    delivered = tuple(replace(each, rows=each.parts, leaves=()) for each in epoch.delivered)
+    delivered = tuple(
+        replace(each, samples=tuple(map(Sample, each.rows))) for each in epoch.delivered
+    )
     samples = tuple(enumerate(rows))
     shares = tuple(map(_share_of_rows, reference.shares))
     return replace(epoch, delivered=delivered), replace(reference, samples=samples, shares=shares)
@@ -55,31 +58,26 @@ def _share_of_rows(share: Share) -> Share:
 
 
 def _is_regrouped(epoch: Pass, reference: Reference) -> bool:
-    has_parts = bool(reference.parts) and all(each.parts for each in epoch.delivered)
+    has_parts = bool(reference.parts) and all(each.rows for each in epoch.delivered)
     if not has_parts or reference.undivided_samples or reference.stream_limit is not None:
         return False
     expected = {digest for _, digest in reference.samples}
-    regrouped = [each for each in epoch.delivered if not expected.issuperset(digests(each))]
+    regrouped = [each for each in epoch.delivered if not expected.issuperset(each.digests)]
     rows = Counter(row for parts in reference.parts for row in parts)
     same_rows = {tuple(sorted(parts)) for parts in reference.parts}
-    is_reordered = any(tuple(sorted(each.parts)) in same_rows for each in regrouped)
+    is_reordered = any(tuple(sorted(each.rows)) in same_rows for each in regrouped)
     return bool(regrouped) and not is_reordered and len(rows) >= _DISTINCT_SHARE * rows.total()
 
 
-def digests(delivery: Delivery) -> tuple[str, ...]:
-    """The digests of the samples; of the batch if it cannot be split. An empty one has none."""
-    return (delivery.digest,) if delivery.rows is None else delivery.rows
-
-
-def count_delivered(batches: Iterable[Delivery]) -> int:
+def count_delivered(batches: Iterable[Batch]) -> int:
     """How many samples *batches* have; one that cannot be split counts as one."""
-    return sum(len(digests(each)) for each in batches)
+    return sum(len(each.samples) for each in batches)
 
 
 def count_samples(epoch: Pass, reference: Reference) -> tuple[Counter[str], Counter[str]]:
     """How often each sample of a stream is in the reference, and how often it was delivered."""
     epoch, reference = split_batches(epoch, reference)
-    delivered = Counter(digest for each in epoch.delivered for digest in digests(each))
+    delivered = Counter(digest for each in epoch.delivered for digest in each.digests)
     expected = Counter(digest for _, digest in reference.samples)
     if reference.undivided_samples:
         expected = _own_part(Counter(reference.undivided_samples), expected, delivered)
@@ -152,7 +150,7 @@ def _find_unhit_losses(epoch: Pass, reference: Reference, may: Tolerance) -> Ite
     for share in reference.shares:
         expected = Counter(share.samples)
         delivered = Counter(
-            digest for each in batches_by_worker[share.worker] for digest in digests(each)
+            digest for each in batches_by_worker[share.worker] for digest in each.digests
         )
         missing, extra = expected - delivered, delivered - expected
         if share.worker not in may.hit_workers and missing and not extra:
@@ -165,7 +163,7 @@ def _find_unhit_losses(epoch: Pass, reference: Reference, may: Tolerance) -> Ite
             )
 
 
-def _batches_by_worker(epoch: Pass) -> dict[int | None, list[Delivery]]:
+def _batches_by_worker(epoch: Pass) -> dict[int | None, list[Batch]]:
     batches = defaultdict(list)
     for batch in epoch.delivered:
         batches[batch.worker].append(batch)
@@ -184,7 +182,7 @@ def _find_endless_mismatches(
             "all workers returned the same samples in the same order",
             wrong=Wrong.SAME_IN_EACH_WORKER,
         )
-    unknown = sum(digest not in expected for each in epoch.delivered for digest in digests(each))
+    unknown = sum(digest not in expected for each in epoch.delivered for digest in each.digests)
     if unknown and not may.content:
         wrong = f"{pluralize(unknown, 'sample')} {is_or_are(unknown)} wrong"
         reason = "no sample of the reference has the same types and shapes"

@@ -57,7 +57,7 @@ def test_so_does_one_from_a_fork_server(records):
     assert "exited unexpectedly" in outcome.exception.text
     (firing,) = outcome.faults[0].firings
     assert (f"signal {int(number)}", 0, 2) == (firing.call, firing.worker, firing.fetch)
-    assert [(0, 1, 2, 3), (4, 5, 6, 7)] == [each.indices for each in outcome.epochs[0].delivered]
+    assert [(0, 1, 2, 3), (4, 5, 6, 7)] == [each.keys for each in outcome.epochs[0].delivered]
     assert outcome.recovery.complete
 
 

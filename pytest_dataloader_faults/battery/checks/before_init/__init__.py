@@ -200,7 +200,7 @@ class BeforeInit(TrialKind):
             return reference
         if (is_seeded and is_whole) or (has_full_reference(reference) and not is_seeded):
             return reference
-        batches = tuple(each.indices or () for each in outcome.delivered)
+        batches = tuple(each.keys or () for each in outcome.delivered)
         if not all(isinstance(index, int) for indices in batches for index in indices):
             return reference
         read = partial(_read_moved_batches if is_whole else _read_moved, run, batches, lacking)

@@ -34,9 +34,8 @@ from pytest_dataloader_faults.outcomes.contract import (
     Wrong,
 )
 from pytest_dataloader_faults.outcomes.judge import Judge, not_promised, streams
-from pytest_dataloader_faults.outcomes.judge.streams import digests
 from pytest_dataloader_faults.outcomes.judge.tolerance import Tolerance, may_be_damaged
-from pytest_dataloader_faults.outcomes.records import Delivery, Pass, TrialFacts
+from pytest_dataloader_faults.outcomes.records import Batch, Pass, TrialFacts
 from pytest_dataloader_faults.outcomes.reference import Reference
 from pytest_dataloader_faults.outcomes.stages import START
 from pytest_dataloader_faults.outcomes.text import is_or_are, pluralize
@@ -287,7 +286,7 @@ class BeforeInitJudge(Judge):
         if not self._knows_all_samples:
             return 0
         expected = Counter(digest for _, digest in reference.samples)
-        return (Counter(row for each in delivered for row in digests(each)) - expected).total()
+        return (Counter(row for each in delivered for row in each.digests) - expected).total()
 
     @property
     def _knows_all_samples(self) -> bool:
@@ -335,11 +334,11 @@ def has_full_reference(reference: Reference) -> bool:
     return len(reference.samples) >= expected_length(reference)
 
 
-def _pairs(delivery: Delivery, reference: Reference) -> Iterable[tuple[Any, Any]]:
+def _pairs(delivery: Batch, reference: Reference) -> Iterable[tuple[Any, Any]]:
     """The index and the digest of each sample, or those of the batch if batches are compared."""
     if reference.batches:
-        return [(delivery.indices, digests(delivery))]
-    return zip(delivery.indices or (), delivery.rows or (), strict=False)
+        return [(delivery.keys, delivery.digests)]
+    return zip(delivery.keys or (), delivery.digests, strict=False)
 
 
 def expected_length(reference: Reference) -> int:

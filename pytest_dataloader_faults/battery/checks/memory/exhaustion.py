@@ -42,9 +42,9 @@ def _plan(workload: Workload) -> Scenarios:
 def _middle_sample(workload: Workload) -> int:
     """The index of a sample in the middle of the epoch, or its number in each worker."""
     run = workload.fault_free
-    indices = [index for batch in run.delivered for index in batch.indices or ()]
+    indices = [index for batch in run.delivered for index in batch.keys or ()]
     if run.kind != "map":
-        count = sum(len(each.rows or ()) for each in run.delivered)
+        count = sum(len(each.samples) for each in run.delivered)
         indices = list(range(max(1, count // max(1, len(run.workers)))))
     sample = indices[len(indices) // 2] if indices else None
     if type(sample) is not int:

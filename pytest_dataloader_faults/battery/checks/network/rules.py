@@ -126,7 +126,7 @@ class MissingObjectJudge(Judge):
         """Whether *epoch* has a sample that the reference lacks. A padded batch shows none."""
         expected, delivered = streams.count_samples(epoch, self.reference)
         if self.reference.kind != "iterable":
-            rows = (row for each in epoch.delivered for row in each.rows or ())
+            rows = (row for each in epoch.delivered for row in each.digests if not each.is_whole)
             return not expected.keys() >= set(rows)
         return not expected.keys() >= delivered.keys()
 

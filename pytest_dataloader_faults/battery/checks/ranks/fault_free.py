@@ -23,7 +23,6 @@ from pytest_dataloader_faults.exceptions import UnusableDatasetError
 from pytest_dataloader_faults.faults import Fault
 from pytest_dataloader_faults.faults.collisions import Collisions
 from pytest_dataloader_faults.outcomes import Outcome, Reference
-from pytest_dataloader_faults.outcomes.judge.streams import digests
 from pytest_dataloader_faults.outcomes.repeats import run_without_vain_waits, was_killed
 
 _RECORDED = TrialOptions(watch_files=True, processes=RECORDED_EPOCH)
@@ -76,7 +75,7 @@ def _divide_references(
     """
     if whole_reference.stream_count is None or whole_reference.comparison.by_form:
         return references
-    rows = [[row for each in rank.delivered for row in digests(each)] for rank in run.ranks]
+    rows = [[row for each in rank.delivered for row in each.digests] for rank in run.ranks]
     delivered_rows, known_rows = (
         Counter(itertools.chain(*rows)),
         Counter(row for _, row in whole_reference.samples),

@@ -22,7 +22,6 @@ from typing import Any, NamedTuple
 from pytest_dataloader_faults.faults.base import Effect
 from pytest_dataloader_faults.outcomes.contract import Cause, Contract, Finding, Verdict
 from pytest_dataloader_faults.outcomes.judge import Judge, judge_for
-from pytest_dataloader_faults.outcomes.judge.streams import digests
 from pytest_dataloader_faults.outcomes.records import Pass, TrialFacts
 from pytest_dataloader_faults.outcomes.reference import Reference
 from pytest_dataloader_faults.outcomes.results import Absence, EpochsApart, Position, Reason
@@ -269,7 +268,7 @@ def _count_samples(epoch: Pass) -> int:
 
 def _list_rows(epoch: Pass) -> Iterator[str]:
     """The digest of each delivered sample."""
-    return (digest for each in epoch.delivered for digest in digests(each))
+    return (digest for each in epoch.delivered for digest in each.digests)
 
 
 class _RankSamples(NamedTuple):
@@ -329,7 +328,7 @@ def is_of_content(reference: Reference) -> bool:
 
 
 def _indices(epoch: Pass) -> Iterator[Any]:
-    return (index for each in epoch.delivered for index in each.indices or ())
+    return (index for each in epoch.delivered for index in each.keys or ())
 
 
 def _find_uneven_coverage(outcome: TrialFacts, reference: Reference) -> Finding | None:
@@ -399,7 +398,7 @@ def _count_droppable(epoch: Sequence[Pass], outcome: TrialFacts) -> int:
     if not outcome.loader.drop_last:
         return 0
     batches = [each for rank_epoch in epoch for each in rank_epoch.delivered]
-    size = max((len(each.indices or each.rows or ()) for each in batches), default=1)
+    size = max((len(each.keys or each.samples) for each in batches), default=1)
     if outcome.kind == "map":
         return len(epoch) * size - 1
     return len(epoch) * max(1, len({each.worker for each in batches})) * (size - 1)

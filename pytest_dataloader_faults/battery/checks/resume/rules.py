@@ -18,7 +18,6 @@ from typing import NamedTuple
 
 from pytest_dataloader_faults.outcomes.chains import error_line
 from pytest_dataloader_faults.outcomes.contract import Cause, Finding, Verdict
-from pytest_dataloader_faults.outcomes.judge.streams import digests
 from pytest_dataloader_faults.outcomes.records import Pass, TrialFacts
 from pytest_dataloader_faults.outcomes.reference import Reference
 from pytest_dataloader_faults.outcomes.stages import (
@@ -274,7 +273,7 @@ def _first_epoch(outcome: TrialFacts) -> Pass:
 
 def _keys(epoch: Pass) -> list[str]:
     """The delivered samples; batches if these cannot be split."""
-    return list(itertools.chain(*map(digests, epoch.delivered)))
+    return list(itertools.chain.from_iterable(each.digests for each in epoch.delivered))
 
 
 def _check_next_epoch(samples: list[str], epoch: Pass, outcome: TrialFacts) -> Finding | None:
@@ -376,7 +375,7 @@ class _Parts(NamedTuple):
         names = [names_by_digest[each] for each in keys if each in names_by_digest]
         if all(isinstance(each, int) for each in names):
             names.sort()
-        noun = "sample" if self.interrupted.delivered[0].rows is not None else "batch"
+        noun = "batch" if self.interrupted.delivered[0].is_whole else "sample"
         examples = f" ({join_some(names, _SHOWN)})" if names and noun == "sample" else ""
         return f"{pluralize(len(keys), noun)}{examples}"
 
