@@ -89,7 +89,7 @@ def count_own_samples(fault_free: Outcome, reference: Reference) -> int | None:
         return None
     is_of_form = reference.comparison.by_form
     contents = [] if is_of_form else [Counter(each.samples) for each in shares]
-    if _repeat_the_reference(contents, Counter(digest for _, digest in reference.samples)):
+    if _repeat_the_reference(contents, Counter(reference.digests.values())):
         return None
     pairs = itertools.combinations(contents, 2)
     return None if any((a & b).total() > count * _MOST_SHARED for a, b in pairs) else count
@@ -233,20 +233,17 @@ def _parts_by_sample(epoch: Pass) -> SampleParts:
 def _reference(known_reference: Reference, epoch: Pass, comparison: Comparison) -> Reference | None:
     """The reference that *epoch* is; None if an index came twice, each time as another sample."""
     is_whole = bool(known_reference.batches) or any(each.is_whole for each in epoch.delivered)
-    samples: list[tuple[Any, Any]] = _samples(epoch)
-    if is_whole:
-        samples = [(each.keys, each.digests) for each in epoch.delivered]
+    pairs = [pair for batch in epoch.delivered for pair in batch.pairs]
     if known_reference.kind == "iterable":
-        samples = [(place, digest) for place, (_, digest) in enumerate(samples)]
-    if len(dict(samples)) < len(set(samples)):
+        pairs = [(place, sample) for place, (_, sample) in enumerate(pairs)]
+    batches = tuple((each.keys or (), each.digests) for each in epoch.delivered) if is_whole else ()
+    digests = batches or [(key, sample.digest) for key, sample in pairs]
+    if len(dict(digests)) < len(set(digests)):
         return None
-    reported = (sample.parts for batch in epoch.delivered for sample in batch.samples)
-    leaves = ((name, parts) for (name, _), parts in zip(samples, reported, strict=False) if parts)
     return replace(
         known_reference,
-        samples=() if is_whole else tuple(samples),
-        batches=tuple(samples) if is_whole else (),
-        leaves=() if is_whole else tuple(leaves),
+        samples=() if is_whole else tuple(pairs),
+        batches=batches,
         comparison=comparison,
         unstable_index=None,
         unstable_part="",

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from pytest_dataloader_faults.exceptions import InvalidArgumentError
-from pytest_dataloader_faults.outcomes.agreement import EXACT, ZEROS, Comparison, Leaf
+from pytest_dataloader_faults.outcomes.agreement import EXACT, ZEROS, Comparison, Leaf, Sample
 from pytest_dataloader_faults.outcomes.contract import Contract
 
 
@@ -36,12 +36,11 @@ class Reference:
 
     Attributes:
         kind: ``"map"`` or ``"iterable"``.
-        samples: A digest per index (map) or in order (iterable); empty if batches cannot be split.
+        samples: By index (map) or in order (iterable); empty if batches cannot be split.
         batches: The digests of the rows, or of the whole, per tuple of indices, if batches cannot
             be split into samples: rows depend on the other samples of a batch, as with padding.
         unstable_index: The index of a sample that differed between two reads, or None.
         unstable_part: What was different in that sample, as text.
-        leaves: The parts of the first samples, by the same indices.
         nondeterministic_count: How many samples had different bytes when they were read again.
         varying: In how many samples each part differed, by its path.
         draws_random_numbers: Whether samples draw numbers from the global generators of torch,
@@ -72,11 +71,10 @@ class Reference:
     """
 
     kind: str
-    samples: tuple[tuple[Any, str], ...]
+    samples: tuple[tuple[Any, Sample], ...]
     batches: tuple[tuple[tuple[Any, ...], tuple[str, ...]], ...] = ()
     unstable_index: Any = None
     unstable_part: str = ""
-    leaves: tuple[tuple[Any, tuple[Leaf, ...]], ...] = ()
     nondeterministic_count: int = field(default=0, compare=False)
     varying: tuple[tuple[str, int], ...] = field(default=(), compare=False)
     draws_random_numbers: bool = False
@@ -103,13 +101,13 @@ class Reference:
     @functools.cached_property
     def digests(self) -> Mapping[Any, str]:
         """The digest of each sample, by its index."""
-        return dict(self.samples)
+        return {name: sample.digest for name, sample in self.samples}
 
     @property
     def has_content(self) -> bool:
         """Whether any content of its samples is compared, as far as their parts are recorded."""
         compared = self.comparison.reduce
-        return any(part.digest for _, parts in self.leaves for part in compared(parts))
+        return any(part.digest for _, sample in self.samples for part in compared(sample.parts))
 
     @property
     def stream_count(self) -> int | None:
@@ -120,7 +118,8 @@ class Reference:
     def mixes(self, indices: Iterable[Any]) -> bool:
         """Whether the samples with these *indices* differ in their shapes, as far as recorded."""
         names = set(indices)
-        forms = (tuple(each[1] for each in parts) for name, parts in self.leaves if name in names)
+        samples = (sample for name, sample in self.samples if name in names)
+        forms = (tuple(part.form for part in sample.parts) for sample in samples if sample.parts)
         return len(set(forms)) > 1
 
 
@@ -136,7 +135,6 @@ def join_references(of_workers: Sequence[Reference]) -> Reference:
     return replace(
         unstable,
         samples=_renumber((begin, each.samples) for begin, each in parts),
-        leaves=_renumber((begin, each.leaves) for begin, each in parts),
         unstable_index=None if is_stable else begin + unstable.unstable_index,
         nondeterministic_count=sum(each.nondeterministic_count for each in of_workers),
         second_pass_count=sum(map(_count_again, of_workers)) if is_short else None,

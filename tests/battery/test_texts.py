@@ -26,7 +26,7 @@ from pytest_dataloader_faults.outcomes import (
     WorkerDeath,
     WorkerFacts,
 )
-from pytest_dataloader_faults.outcomes.agreement import EXACT
+from pytest_dataloader_faults.outcomes.agreement import EXACT, Sample
 from pytest_dataloader_faults.outcomes.contract import Cause
 from pytest_dataloader_faults.outcomes.repeats import JudgedTrial
 from pytest_dataloader_faults.outcomes.stages import DONE, StateOf
@@ -202,7 +202,7 @@ def test_sentences_of_checks(golden):
     dead = replace(failing, deaths=(WorkerDeath(1, 4711, -signal.SIGSEGV),))
     crashed = ordinary(dead, fired(faults.MemoryExhaustion(), path=None, call="mmap of 1.0 MiB"))
     sentences = {
-        "two-epochs": (trial, Reference("iterable", ((0, "d0"),), second_pass_count=0)),
+        "two-epochs": (trial, Reference("iterable", ((0, Sample("d0")),), second_pass_count=0)),
         "recovers-after-read-error": (revised(trial, faults=(in_epoch_1,)), None),
         "leftover-files": (revised(trial, processes=(worker,)), None),
         "memory-exhaustion": (crashed, None),

@@ -18,6 +18,7 @@ from pytest_dataloader_faults.outcomes import (
     Reason,
     Reference,
 )
+from pytest_dataloader_faults.outcomes.agreement import Sample
 from pytest_dataloader_faults.outcomes.judge.report import explain
 from support.facts import (
     EPOCH_1,
@@ -268,7 +269,7 @@ def test_each_rank_has_its_own_reference():
     outcome = together(
         of_map((0, 1)), Pass(EPOCH_1, ((0, 1),), (batch_of((0, 1), ("d2", "d3")),), complete=True)
     )
-    ranks = (map_reference(2), Reference("map", ((0, "d2"), (1, "d3"))))
+    ranks = (map_reference(2), Reference("map", ((0, Sample("d2")), (1, Sample("d3")))))
 
     assert judge_trial(outcome, replace(REFERENCE, members=ranks)).verdict is Verdict.SURVIVED
 

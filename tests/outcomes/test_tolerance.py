@@ -97,7 +97,9 @@ def test_missing_sample_is_named():
 
 
 def test_of_equal_samples_the_one_that_was_hit_is_missing():
-    reference = replace(map_reference(), samples=((0, "d"), (1, "d"), (2, "d2"), (3, "d3")))
+    reference = replace(
+        map_reference(), samples=tuple(enumerate(map(Sample, ("d", "d", "d2", "d3"))))
+    )
     outcome = ordinary(_came(("d",), ("d2", "d3")), _fired(EIO, 0))
 
     assert judge_trial(revised(outcome, recovery=None), reference, SKIPS).verdict == "survived"
@@ -335,11 +337,8 @@ def _pictures(*pictures, shape="(1, 64)"):
         for at in (0, 1)
     ]
     expected = [(index, _picture(f"p{index}", str(index), shape)) for index in range(4)]
-    reference = replace(
-        map_reference(),
-        samples=tuple((at, str(each)) for at, each in expected),
-        leaves=tuple(expected),
-    )
+    samples = tuple((at, Sample(str(each), each)) for at, each in expected)
+    reference = replace(map_reference(), samples=samples)
     epoch = Pass(EPOCH_1, DRAWN, tuple(batches), complete=True)
     return revised(ordinary(epoch, _fired(CorruptedFile(), 1)), recovery=None), reference
 
@@ -473,11 +472,12 @@ def test_equal_samples_may_be_damaged_identically():
     """Two equal samples stay equal when the file that both are read from is damaged."""
     outcome, reference = _pictures(P0, ("x", "1"), ("x", "2"), P3)
     twice = tuple(
-        (at, _picture("p", str(at)) if at in (1, 2) else leaves) for at, leaves in reference.leaves
+        (at, sample._replace(parts=_picture("p", str(at))) if at in (1, 2) else sample)
+        for at, sample in reference.samples
     )
 
     assert judge_trial(outcome, reference).verdict == "corrupted"
-    assert judge_trial(outcome, replace(reference, leaves=twice)).verdict == "survived"
+    assert judge_trial(outcome, replace(reference, samples=twice)).verdict == "survived"
 
 
 @pytest.mark.parametrize("contract", [Contract(), Contract(detects_corruption=True)])

@@ -48,12 +48,12 @@ def whole_batch(keys: tuple[int, ...], digest: str) -> Batch:
 
 def map_reference(count: int = 4) -> Reference:
     """Sample *i* has the digest ``d<i>``."""
-    return Reference("map", tuple((index, f"d{index}") for index in range(count)))
+    return Reference("map", tuple((index, Sample(f"d{index}")) for index in range(count)))
 
 
 def stream_reference(digests: str) -> Reference:
     """A stream of the samples named in *digests*."""
-    return Reference("iterable", tuple(enumerate(digests.split())))
+    return Reference("iterable", tuple(enumerate(map(Sample, digests.split()))))
 
 
 def stream(*batches: str, error: Raised | None = None) -> Pass:

@@ -226,13 +226,14 @@ def references() -> st.SearchStrategy[Reference]:
     numbers = range(4)
     keys = [*((number,) for number in numbers), *itertools.product(numbers, repeat=2)]
     kinds = st.sampled_from(["map", "iterable"])
-    return st.builds(Reference, kinds, _digested(numbers)) | st.builds(
-        Reference, st.just("map"), st.just(()), _digested(keys)
+    samples, batches = st.builds(Sample, DIGESTS), st.tuples(DIGESTS)
+    return st.builds(Reference, kinds, _by_name(numbers, samples)) | st.builds(
+        Reference, st.just("map"), st.just(()), _by_name(keys, batches)
     )
 
 
-def _digested(names: Iterable[Any]) -> st.SearchStrategy[tuple[tuple[Any, str], ...]]:
-    return st.tuples(*(st.tuples(st.just(name), DIGESTS) for name in names))
+def _by_name(names: Iterable[Any], values: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
+    return st.tuples(*(st.tuples(st.just(name), values) for name in names))
 
 
 def contracts() -> st.SearchStrategy[Contract]:

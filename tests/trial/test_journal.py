@@ -49,6 +49,7 @@ from pytest_dataloader_faults.outcomes import (
     WorkerDeath,
     WorkerFacts,
 )
+from pytest_dataloader_faults.outcomes.agreement import Sample
 from pytest_dataloader_faults.outcomes.stages import DONE, RECOVERY, Stage
 from pytest_dataloader_faults.wire import UnknownMessageError, encode
 from support.datasets import Records
@@ -86,7 +87,7 @@ def test_events_come_back_in_order(journal):
         BatchReceived(EPOCH_1, 2.5, BATCH),
         PassEnded(3.0, Pass(EPOCH_1, exception=raised, deaths=(WorkerDeath(0, 7, -9),))),
         FaultsCounted((FaultFacts(ASKED.schedule[0]),), (WorkerFacts(0, 7, 1, files),)),
-        ReferenceTaken(Reference("map", (((0, 1), "a"),))),
+        ReferenceTaken(Reference("map", (((0, 1), Sample("a")),))),
         Refused("UnusableDatasetError", "why", None),
         PhaseStarted(DONE, 4.0),
     ]
@@ -200,7 +201,7 @@ def test_the_supervisors_last_report_fills_the_counters():
 
 
 def test_a_reference_is_found_among_events():
-    reference = Reference("map", ((0, "a"),))
+    reference = Reference("map", ((0, Sample("a")),))
     end = TrialEnded(timed_out=False, exitcode=0, duration=2.5, began=0.0)
     taken = reference_from([BEGAN, ReferenceTaken(reference), end], "")
     assert (taken, taken.duration) == (reference, 2.5)

@@ -42,10 +42,12 @@ def build_reference(
     batch_parts = tuple(each.parts for each in readings)
     return Reference(
         kind,
-        tuple(zip((each.name for each in readings), digests, strict=True)),
+        tuple(
+            (each.name, each.row.sample._replace(digest=digest))
+            for each, digest in zip(readings, digests, strict=True)
+        ),
         unstable_index=None if unstable is None else readings[unstable].name,
         unstable_part=differs,
-        leaves=tuple((name, row.sample.parts) for name, row, _ in readings if row.sample.parts),
         nondeterministic_count=differing,
         varying=_count_varying(kind, readings, repeats) if differing else (),
         comparison=comparison,

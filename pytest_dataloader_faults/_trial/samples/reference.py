@@ -231,7 +231,7 @@ def _reference_of_batches(
 def _with_batches(reference: Reference, reader: Reader, requested: Sequence[Draw]) -> Reference:
     """*reference* with batches in place of samples, since they cannot be split into these."""
     batches = tuple(map(reader.read_digests, requested))
-    return replace(reference, samples=(), leaves=(), parts=(), batches=batches)
+    return replace(reference, samples=(), parts=(), batches=batches)
 
 
 def _adapt(

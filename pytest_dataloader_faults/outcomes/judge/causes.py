@@ -443,7 +443,7 @@ def _has_same_effect(
     is_clear = finding.wrong in {*_OTHER_SAMPLE, Wrong.IDENTICAL, Wrong.MISSING}
     if is_clear and finding.wrong is finding_again.wrong:
         return True
-    expected = {digest for _, digest in reference.samples}
+    expected = set(reference.digests.values())
     wrong, wrong_again = ({*_digests(each)} - expected for each in (outcome, outcome_again))
     return not wrong.isdisjoint(wrong_again)
 

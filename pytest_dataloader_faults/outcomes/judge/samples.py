@@ -188,11 +188,11 @@ def _find_lost_row(
 def _describe_wrong_sample(
     index: Any, place: int, digest: str, parts: Parts, reference: Reference
 ) -> Finding:
-    owners = {digest: index for index, digest in reference.samples}
+    owners = {digest: index for index, digest in reference.digests.items()}
     # If parts vary, the compared rest may be a label, which many samples share.
     if digest in owners and not reference.comparison.mask:
         return substitution(index, place, owners[digest])
-    expected = reference.comparison.reduce(dict(reference.leaves).get(index, ()))
+    expected = reference.comparison.reduce(dict(reference.samples)[index].parts)
     change = difference(tuple(expected), parts) or "it differs from the reference"
     return Finding(
         Verdict.CORRUPTED, f"{_sample_at(index, place)} is wrong: {change}", wrong=Wrong.DIFFERS
@@ -232,11 +232,13 @@ class Substitutes:
     @classmethod
     def among(cls, epoch: Pass, reference: Reference) -> Substitutes:
         """The substitutes in the map-style *epoch*; none if the content was not compared."""
-        digests = frozenset(digest for _, digest in reference.samples)
+        digests = frozenset(reference.digests.values())
         if reference.comparison.by_form:
             return cls(digests)
         compared = reference.comparison.reduce
-        expected = {index: _large_parts(compared(parts)) for index, parts in reference.leaves}
+        expected = {
+            index: _large_parts(compared(sample.parts)) for index, sample in reference.samples
+        }
         counts = Counter(expected.values())
         owners = {parts: index for index, parts in expected.items() if counts[parts] == 1}
         indices_by_parts: dict[Parts, list[Any]] = defaultdict(list)

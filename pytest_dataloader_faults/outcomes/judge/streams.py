@@ -47,7 +47,7 @@ def split_batches(epoch: Pass, reference: Reference) -> tuple[Pass, Reference]:
     delivered = tuple(
         replace(each, samples=tuple(map(Sample, each.rows))) for each in epoch.delivered
     )
-    samples = tuple(enumerate(rows))
+    samples = tuple(enumerate(map(Sample, rows)))
     shares = tuple(map(_share_of_rows, reference.shares))
     return replace(epoch, delivered=delivered), replace(reference, samples=samples, shares=shares)
 
@@ -61,7 +61,7 @@ def _is_regrouped(epoch: Pass, reference: Reference) -> bool:
     has_parts = bool(reference.parts) and all(each.rows for each in epoch.delivered)
     if not has_parts or reference.undivided_samples or reference.stream_limit is not None:
         return False
-    expected = {digest for _, digest in reference.samples}
+    expected = set(reference.digests.values())
     regrouped = [each for each in epoch.delivered if not expected.issuperset(each.digests)]
     rows = Counter(row for parts in reference.parts for row in parts)
     same_rows = {tuple(sorted(parts)) for parts in reference.parts}
@@ -78,7 +78,7 @@ def count_samples(epoch: Pass, reference: Reference) -> tuple[Counter[str], Coun
     """How often each sample of a stream is in the reference, and how often it was delivered."""
     epoch, reference = split_batches(epoch, reference)
     delivered = Counter(digest for each in epoch.delivered for digest in each.digests)
-    expected = Counter(digest for _, digest in reference.samples)
+    expected = Counter(reference.digests.values())
     if reference.undivided_samples:
         expected = _own_part(Counter(reference.undivided_samples), expected, delivered)
     return expected, delivered
@@ -173,7 +173,7 @@ def _batches_by_worker(epoch: Pass) -> dict[int | None, list[Batch]]:
 def _find_endless_mismatches(
     epoch: Pass, reference: Reference, may: Tolerance
 ) -> Iterator[Finding]:
-    expected = {digest for _, digest in reference.samples}
+    expected = set(reference.digests.values())
     batches_by_worker = _batches_by_worker(epoch)
     exact = [tuple(each.digest for each in batches) for batches in batches_by_worker.values()]
     if len(exact) > 1 and len(set(exact)) == 1 and len(set(exact[0])) > 1:

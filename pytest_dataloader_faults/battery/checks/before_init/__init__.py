@@ -242,7 +242,7 @@ def _read_moved(run: FaultFreeRun, batches: _Batches, by: int) -> tuple[tuple[An
         for displaced in (0, by)
         for index, digest in _read_again(
             run, [(each + displaced,) for each in indices], displaced=displaced
-        ).samples
+        ).digests.items()
     )
 
 

@@ -280,12 +280,12 @@ class BeforeInitJudge(Judge):
         """How many of them there are, as far as that is known."""
         reference, delivered = self.reference, self.outcome.delivered
         if reference.displaced:
-            known = {*reference.samples, *reference.displaced}
+            known = {*reference.digests.items(), *reference.displaced}
             pairs = (pair for each in delivered for pair in _pairs(each, reference))
             return sum(pair not in known for pair in pairs)
         if not self._knows_all_samples:
             return 0
-        expected = Counter(digest for _, digest in reference.samples)
+        expected = Counter(reference.digests.values())
         return (Counter(row for each in delivered for row in each.digests) - expected).total()
 
     @property

@@ -23,6 +23,7 @@ from pytest_dataloader_faults.exceptions import UnusableDatasetError
 from pytest_dataloader_faults.faults import Fault
 from pytest_dataloader_faults.faults.collisions import Collisions
 from pytest_dataloader_faults.outcomes import Outcome, Reference
+from pytest_dataloader_faults.outcomes.agreement import Sample
 from pytest_dataloader_faults.outcomes.repeats import run_without_vain_waits, was_killed
 
 _RECORDED = TrialOptions(watch_files=True, processes=RECORDED_EPOCH)
@@ -78,13 +79,14 @@ def _divide_references(
     rows = [[row for each in rank.delivered for row in each.digests] for rank in run.ranks]
     delivered_rows, known_rows = (
         Counter(itertools.chain(*rows)),
-        Counter(row for _, row in whole_reference.samples),
+        Counter(whole_reference.digests.values()),
     )
     if delivered_rows - known_rows or (known_rows - delivered_rows and not run.loader.drop_last):
         return references
     pairs = zip(references, rows, strict=True)
     return [
-        replace(reference, samples=tuple(enumerate(rank_rows))) for reference, rank_rows in pairs
+        replace(reference, samples=tuple(enumerate(map(Sample, rank_rows))))
+        for reference, rank_rows in pairs
     ]
 
 
@@ -191,7 +193,7 @@ def _is_whole(run: FaultFreeRun, references: Sequence[Reference]) -> bool:
     if any(each.readable != whole_reference.readable for each in references):
         return False
     known_digests = whole_reference.digests
-    parts = (pair for reference in references for pair in reference.samples)
+    parts = (pair for reference in references for pair in reference.digests.items())
     return all(known_digests.get(index, row) == row for index, row in parts)
 
 

@@ -20,6 +20,7 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 from pytest_dataloader_faults.faults.base import Effect
+from pytest_dataloader_faults.outcomes.agreement import Sample
 from pytest_dataloader_faults.outcomes.contract import Cause, Contract, Finding, Verdict
 from pytest_dataloader_faults.outcomes.judge import Judge, judge_for
 from pytest_dataloader_faults.outcomes.records import Pass, TrialFacts
@@ -110,14 +111,14 @@ def rank_reference(number: int, outcome: TrialFacts, reference: Reference) -> Re
         rank_reference = reference.members[number]
         is_stream = rank_reference.stream_count is not None and is_of_content(rank_reference)
         return (
-            replace(rank_reference, undivided_samples=tuple(each for _, each in reference.samples))
+            replace(rank_reference, undivided_samples=tuple(reference.digests.values()))
             if is_stream
             else rank_reference
         )
     if reference.kind == "map":
         return reference
     rows = itertools.chain(*map(_list_rows, outcome.ranks[number].epochs[:1]))
-    return replace(reference, samples=tuple(enumerate(rows)), shares=())
+    return replace(reference, samples=tuple(enumerate(map(Sample, rows))), shares=())
 
 
 def _judge_ranks(
@@ -287,7 +288,7 @@ class _RankSamples(NamedTuple):
     @classmethod
     def from_reference(cls, reference: Reference) -> _RankSamples | None:
         """The samples of *reference*; None for a stream whose samples cannot be distinguished."""
-        is_map, pairs = reference.kind == "map", reference.samples
+        is_map, pairs = reference.kind == "map", tuple(reference.digests.items())
         if not reference.is_whole or not (is_map or is_of_content(reference)):
             return None
         if not is_of_content(reference):
@@ -322,7 +323,7 @@ def is_of_content(reference: Reference) -> bool:
     comparison = reference.comparison
     if comparison.by_form or comparison.seeded is not None:
         return False
-    identifies = len({digest for _, digest in reference.samples}) == len(reference.samples)
+    identifies = len(set(reference.digests.values())) == len(reference.samples)
     is_partial = bool(comparison.mask) and reference.kind == "map"
     return bool(reference.samples) and (identifies or not is_partial)
 

@@ -371,7 +371,7 @@ class _Parts(NamedTuple):
 
     def _name_samples(self, keys: list[str]) -> str:
         """How many samples they are, and their names, if they have any."""
-        names_by_digest = {digest: name for name, digest in reversed(self.reference.samples)}
+        names_by_digest = {sample.digest: name for name, sample in reversed(self.reference.samples)}
         names = [names_by_digest[each] for each in keys if each in names_by_digest]
         if all(isinstance(each, int) for each in names):
             names.sort()
