@@ -9,6 +9,7 @@ wrong.
 
 from __future__ import annotations
 
+import math
 import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Hashable, Iterable, Sequence
@@ -17,11 +18,14 @@ from typing import NamedTuple, TypeAlias
 
 from pytest_dataloader_faults.outcomes.text import join_some, pluralize
 
+_DIGEST = 24
+"""The length of digests. Anything shorter is the value itself."""
 MANY = 16
 """Values in a part of a sample. Fewer values may be the same by accident."""
 ZEROS = "all zeros"
 """The digest of ``MANY`` or more zeros, so that a report can name them."""
 _SHAPE = re.compile(r" \([\d, ]*\)| of \d+$")
+_DIMENSIONS = re.compile(r"\(([\d, ]*)\)")
 _PLACE = re.compile(r"\[\d+\]")
 _MOST_IN_LIST, _MOST = 16, 64
 """If more items of a list vary, or more parts of a sample, only the types in it are compared."""
@@ -37,16 +41,27 @@ class Leaf(NamedTuple):
     form: str
     digest: str
 
+    @property
+    def is_large(self) -> bool:
+        """Whether the part is too large to be equal to another one by accident."""
+        if len(self.digest) < _DIGEST and self.digest != ZEROS:
+            return False
+        shape = _DIMENSIONS.search(self.form)
+        return shape is None or math.prod(map(int, re.findall(r"\d+", shape[1]))) >= MANY
+
 
 class Sample(NamedTuple):
     """A sample as it was delivered once.
 
     Attributes:
         digest: 24 hexadecimal digits of BLAKE2b, of what is compared of the sample.
+        content: The digest of the large parts of that, such as an image but not its label, with
+            "all zeros" before it if they are; "" if there are none.
         parts: The first parts of the sample, for the first samples of a pass.
     """
 
     digest: str
+    content: str = ""
     parts: tuple[Leaf, ...] = ()
 
 
@@ -267,3 +282,29 @@ def _list_of(path: str) -> str | None:
     """The innermost list that the part at *path* is in."""
     places = list(_PLACE.finditer(path))
     return path[: places[-1].start()] if places else None
+
+
+def difference(expected: Sequence[Leaf], delivered: Sequence[Leaf]) -> str:
+    """The first part of a sample that differs from the reference; empty if none is known."""
+    if not expected or not delivered:
+        return ""
+    expected_parts = {path: (form, digest) for path, form, digest in expected}
+    for path, form, digest in delivered:
+        if path not in expected_parts:
+            return f"it has {path}, which is not in the reference"
+        if expected_parts[path] != (form, digest if expected_parts[path][1] else ""):
+            return _differs(path, expected_parts[path], (form, digest))
+    paths = {path for path, _, _ in delivered}
+    absent = next((path for path in expected_parts if path not in paths), None)
+    return "" if absent is None else f"{absent} is missing"
+
+
+def _differs(path: str, expected: tuple[str, str], delivered: tuple[str, str]) -> str:
+    if expected[0] != delivered[0]:
+        return f"{path or 'it'} is {delivered[0]} instead of {expected[0]}"
+    part = f"{path} ({delivered[0]})" if path else delivered[0]
+    if delivered[1] == ZEROS:
+        return f"{part} is all zeros, unlike in the reference"
+    if expected[1] != ZEROS and max(len(expected[1]), len(delivered[1])) < _DIGEST:
+        return f"{path or 'it'} is {delivered[1]} instead of {expected[1]}"
+    return f"{part} differs from the reference"

@@ -147,6 +147,11 @@ class Pass:
     batches: int | None = None
     length: int | None = None
 
+    @property
+    def sample_count(self) -> int:
+        """How many samples were delivered."""
+        return sum(len(each.samples) for each in self.delivered)
+
 
 @dataclass(frozen=True)
 class Footprint:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from pytest_dataloader_faults.exceptions import InvalidArgumentError
-from pytest_dataloader_faults.outcomes.agreement import EXACT, ZEROS, Comparison, Leaf, Sample
+from pytest_dataloader_faults.outcomes.agreement import EXACT, Comparison, Sample
 from pytest_dataloader_faults.outcomes.contract import Contract
 
 
@@ -176,33 +176,3 @@ def require_samples(reference: Reference, contract: Contract) -> None:
             " Contract(split=...)"
         )
         raise InvalidArgumentError(message)
-
-
-def difference(expected: Sequence[Leaf], delivered: Sequence[Leaf]) -> str:
-    """The first part of a sample that differs from the reference; empty if none is known."""
-    if not expected or not delivered:
-        return ""
-    expected_parts = {path: (form, digest) for path, form, digest in expected}
-    for path, form, digest in delivered:
-        if path not in expected_parts:
-            return f"it has {path}, which is not in the reference"
-        if expected_parts[path] != (form, digest if expected_parts[path][1] else ""):
-            return _differs(path, expected_parts[path], (form, digest))
-    paths = {path for path, _, _ in delivered}
-    absent = next((path for path in expected_parts if path not in paths), None)
-    return "" if absent is None else f"{absent} is missing"
-
-
-_LONG = 24
-"""The length of digests. Anything shorter is the value itself."""
-
-
-def _differs(path: str, expected: tuple[str, str], delivered: tuple[str, str]) -> str:
-    if expected[0] != delivered[0]:
-        return f"{path or 'it'} is {delivered[0]} instead of {expected[0]}"
-    part = f"{path} ({delivered[0]})" if path else delivered[0]
-    if delivered[1] == ZEROS:
-        return f"{part} is all zeros, unlike in the reference"
-    if expected[1] != ZEROS and max(len(expected[1]), len(delivered[1])) < _LONG:
-        return f"{path or 'it'} is {delivered[1]} instead of {expected[1]}"
-    return f"{part} differs from the reference"

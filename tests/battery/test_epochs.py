@@ -50,7 +50,9 @@ INDICES = tuple(range(COUNT))
 
 def _pass(salt, count=COUNT):
     """An epoch whose samples all have the same shape, and content that *salt* decides."""
-    samples = (Sample("same", (Leaf("", "Tensor", f"{salt}{key}"),)) for key in INDICES[:count])
+    samples = (
+        Sample("same", parts=(Leaf("", "Tensor", f"{salt}{key}"),)) for key in INDICES[:count]
+    )
     batch = Batch(INDICES[:count], tuple(samples))
     return Pass(EPOCH_1, (INDICES[:count],), (batch,), complete=True)
 
@@ -242,7 +244,7 @@ def test_a_large_part_that_repeats_is_found_beside_a_time(second, varying, repea
         samples = tuple(
             Sample(
                 "same",
-                (
+                parts=(
                     Leaf("", "Tensor (64,)", f"{salt}{index:023}"),
                     Leaf("['t']", "float", f"{time}{index}"),
                 ),

@@ -25,11 +25,11 @@ from pytest_dataloader_faults.outcomes import (
 from pytest_dataloader_faults.outcomes.contract import Cause
 from pytest_dataloader_faults.outcomes.judge import (
     causes,
+    compare,
     draws,
     errors,
     hangs,
     refusals,
-    samples,
     sharing,
     starts,
 )
@@ -39,7 +39,7 @@ from support.facts import EPOCH_1, ordinary, raised, revised
 MODULES = (
     *(causes, errors, hangs, starts, rules, lock_rules, memory_rules, thread_rules),
     exhaustion,
-    *(rank_rules, shared_folder, generators, draws, samples, before_init, _epochs, listings),
+    *(rank_rules, shared_folder, generators, draws, compare, before_init, _epochs, listings),
     refusals,
     *(network_rules, write_rules),
 )

@@ -19,7 +19,7 @@ from PIL import Image
 from torch.utils.data import default_collate
 
 from pytest_dataloader_faults._trial.samples.fingerprint import leaves, split
-from pytest_dataloader_faults.outcomes.judge.samples import difference
+from pytest_dataloader_faults.outcomes.agreement import difference
 from support.fingerprints import digest
 from support.rows import rows
 from support.tensor_dicts import NoIteration

@@ -19,7 +19,7 @@ from pytest_dataloader_faults._trial.samples.fingerprint import (
     without_batch,
 )
 from pytest_dataloader_faults.outcomes import Batch, Sample
-from pytest_dataloader_faults.outcomes.agreement import EXACT, Comparison, Leaf
+from pytest_dataloader_faults.outcomes.agreement import EXACT, ZEROS, Comparison, Leaf
 from pytest_dataloader_faults.outcomes.contract import Contract
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ class SampleComparer:
         reported = parts[:_MOST_LEAVES] if self._reported <= _MOST_SAMPLES else ()
         if is_slice and self.contract.key is None:
             reported = tuple(map(without_batch, reported))
-        return Fingerprint(Sample(self.fingerprint(parts), reported), digest_of(parts), parts)
+        return Fingerprint(self.record(parts, reported), digest_of(parts), parts)
 
     def rows(self, batch: Any, count: int) -> tuple[Fingerprint, ...] | None:
         """The fingerprint of each sample of *batch*; None if it is not of *count* samples."""
@@ -106,9 +106,13 @@ class SampleComparer:
         except Exception:  # noqa: BLE001  # it was tried on the reference, where it must work
             return value
 
-    def fingerprint(self, parts: Iterable[Leaf]) -> str:
-        """The digest of a sample that has these *parts*."""
-        return digest_of(self.comparison.reduce(parts))
+    def record(self, parts: Iterable[Leaf], shown: tuple[Leaf, ...] = ()) -> Sample:
+        """The record of a sample that has these *parts*, some of which are *shown*."""
+        compared = self.comparison.reduce(parts)
+        large = [each for each in compared if each.is_large]
+        zeros = f"{ZEROS} " if all(each.digest == ZEROS for each in large) else ""
+        content = zeros + digest_of(large) if large else ""
+        return Sample(digest_of(compared), content, shown)
 
 
 def record_batch(

@@ -16,12 +16,13 @@ from pytest_dataloader_faults._trial.samples.reader import BatchReading, Reading
 from pytest_dataloader_faults.outcomes import Reference
 from pytest_dataloader_faults.outcomes.agreement import (
     Comparison,
+    Sample,
     SampleParts,
     count_varying,
+    difference,
     find_mask,
     without_content,
 )
-from pytest_dataloader_faults.outcomes.reference import difference
 
 
 def build_reference(
@@ -29,8 +30,8 @@ def build_reference(
 ) -> Reference:
     """The reference from two readings of the same samples; those of a stream in any order."""
     comparison = comparer.comparison
-    digests, repeated = _digests(readings, comparer), _digests(repeats, comparer)
-    unstable = _find_unstable(kind, digests, repeated)
+    samples, repeated = _record(readings, comparer), _record(repeats, comparer)
+    unstable = _find_unstable(kind, samples, repeated)
     differs = ""
     if unstable is not None:
         shown = (comparison.reduce(each[unstable].row.sample.parts) for each in (readings, repeats))
@@ -42,10 +43,7 @@ def build_reference(
     batch_parts = tuple(each.parts for each in readings)
     return Reference(
         kind,
-        tuple(
-            (each.name, each.row.sample._replace(digest=digest))
-            for each, digest in zip(readings, digests, strict=True)
-        ),
+        tuple(zip((each.name for each in readings), samples, strict=True)),
         unstable_index=None if unstable is None else readings[unstable].name,
         unstable_part=differs,
         nondeterministic_count=differing,
@@ -80,10 +78,10 @@ def agree(
 
     A ready batch may hold fewer samples than requested: the judge says that some are missing.
     """
-    digests = dict(zip((each.name for each in readings), _digests(readings, comparer), strict=True))
+    digests = {each.name: comparer.record(each.row.parts).digest for each in readings}
     known = set(digests.values())
     for names, rows in batches:
-        found = [comparer.fingerprint(row.parts) for row in rows or ()]
+        found = [comparer.record(row.parts).digest for row in rows or ()]
         is_whole = len(found) == len(names) and found == [digests[each] for each in names]
         is_part = 0 < len(found) < len(names) and known.issuperset(found)
         if not (is_whole or is_part):
@@ -118,8 +116,8 @@ def _count_varying(
     return tuple(count_varying(*pair).items())
 
 
-def _digests(readings: Sequence[Reading], comparer: SampleComparer) -> list[str]:
-    return [comparer.fingerprint(each.row.parts) for each in readings]
+def _record(readings: Sequence[Reading], comparer: SampleComparer) -> list[Sample]:
+    return [comparer.record(each.row.parts, each.row.sample.parts) for each in readings]
 
 
 def _is_sufficient(
@@ -144,13 +142,13 @@ def _without_content(reading: SampleParts) -> SampleParts:
     return [(key, list(map(without_content, parts))) for key, parts in reading]
 
 
-def _find_unstable(kind: str, digests: list[str], repeated: list[str]) -> int | None:
+def _find_unstable(kind: str, samples: list[Sample], repeated: list[Sample]) -> int | None:
     """The place of the first sample that was not the same twice, or None."""
     if kind == "map":
-        differs = map(operator.ne, digests, repeated)
+        differs = (one.digest != other.digest for one, other in zip(samples, repeated, strict=True))
         return next(itertools.compress(itertools.count(), differs), None)
-    remaining = Counter(repeated)
-    for place, digest in enumerate(digests[: len(repeated)]):
+    remaining = Counter(sample.digest for sample in repeated)
+    for place, (digest, *_) in enumerate(samples[: len(repeated)]):
         if not remaining[digest]:
             return place
         remaining[digest] -= 1

@@ -31,7 +31,6 @@ from pytest_dataloader_faults.outcomes.contract import Cause, Finding
 from pytest_dataloader_faults.outcomes.growth import FEWEST_EPOCHS, TIMES_TO_CONFIRM, find_growth
 from pytest_dataloader_faults.outcomes.judge.draws import USED_UP
 from pytest_dataloader_faults.outcomes.judge.leaks import describe_growth
-from pytest_dataloader_faults.outcomes.judge.samples import is_large
 from pytest_dataloader_faults.outcomes.judge.starts import UNPICKLABLE
 from pytest_dataloader_faults.outcomes.stages import DONE
 from pytest_dataloader_faults.outcomes.text import pluralize
@@ -151,9 +150,7 @@ def _repeats_random_samples(first_pass: Pass, second_pass: Pass, reference: Refe
 
 def _large_digests(leaves: Iterable[Leaf], paths: Container[str]) -> dict[str, str]:
     """The digests of the parts at *paths* that are too large to be equal by accident."""
-    return {
-        path: digest for path, form, digest in leaves if path in paths and is_large(form, digest)
-    }
+    return {part.path: part.digest for part in leaves if part.path in paths and part.is_large}
 
 
 def _two_epochs(workload: Workload) -> Planned:

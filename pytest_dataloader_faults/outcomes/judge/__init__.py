@@ -7,6 +7,7 @@ refused, that alone decides, because all else may follow from it.
 
 from __future__ import annotations
 
+import functools
 import os
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -16,14 +17,16 @@ from pytest_dataloader_faults.exceptions import InvalidArgumentError
 from pytest_dataloader_faults.outcomes import chains, error_text
 from pytest_dataloader_faults.outcomes.chains import Raised
 from pytest_dataloader_faults.outcomes.contract import Contract, Finding, Verdict
-from pytest_dataloader_faults.outcomes.judge import draws, errors, hangs, samples, sharing
+from pytest_dataloader_faults.outcomes.judge import draws, errors, hangs, sharing
+from pytest_dataloader_faults.outcomes.judge.allowed import Allowed, allowed_in, may_be_damaged
+from pytest_dataloader_faults.outcomes.judge.compare import (
+    count_missing,
+    count_replaced,
+    find_mismatch,
+)
+from pytest_dataloader_faults.outcomes.judge.expected import Expected
 from pytest_dataloader_faults.outcomes.judge.leaks import find_leak, judge_growth
 from pytest_dataloader_faults.outcomes.judge.refusals import find_refusal
-from pytest_dataloader_faults.outcomes.judge.tolerance import (
-    Tolerance,
-    is_reordered,
-    may_be_damaged,
-)
 from pytest_dataloader_faults.outcomes.records import Pass, TrialFacts
 from pytest_dataloader_faults.outcomes.reference import Reference
 from pytest_dataloader_faults.outcomes.stages import (
@@ -95,6 +98,12 @@ class Judge:
         self.reference = reference
         self.contract = contract
 
+    @functools.cached_property
+    def expected(self) -> Expected:
+        """What the trial delivers if nothing is wrong."""
+        workers = {each.worker for each in self.outcome.workers}
+        return Expected.from_reference(self.reference, len(workers))
+
     @classmethod
     def is_for(cls, outcome: TrialFacts) -> bool:
         """Whether its rules hold for *outcome*."""
@@ -140,9 +149,10 @@ class Judge:
         return Finding(Verdict.FAILED_CLEANLY, sentence)
 
     def _describe_survival(self) -> str:
-        outcome, reference, contract = self.outcome, self.reference, self.contract
+        outcome, contract = self.outcome, self.contract
         skipped = self.count_skipped() if contract.may_skip else 0
-        replaced = samples.count_substituted(outcome, reference) if contract.may_substitute else 0
+        epochs = outcome.epochs if contract.may_substitute else ()
+        replaced = sum(count_replaced(each, self.expected) for each in epochs)
         counts = {
             f"{is_or_are(skipped)} missing": skipped,
             f"{was_or_were(replaced)} replaced": replaced,
@@ -154,7 +164,7 @@ class Judge:
         ]
         if parts:
             return f"{' and '.join(parts)}; all other samples match the reference"
-        if is_reordered(outcome) and self._has_mismatch:
+        if allowed_in(1, outcome.faults, contract).other_order and self._has_mismatch:
             return "every sample was delivered, some under another index, as the contract allows"
         if differences := self.describe_tolerated():
             return differences
@@ -168,8 +178,9 @@ class Judge:
         return f"{matches} in all parts that were compared" if is_partial else matches
 
     def count_skipped(self) -> int:
-        """How many samples are missing."""
-        return samples.count_skipped(self.outcome, self.reference)
+        """How many samples are missing in complete epochs."""
+        epochs = (each for each in self.outcome.epochs if each.complete)
+        return sum(count_missing(each, self.expected) for each in epochs)
 
     def describe_tolerated(self) -> str:
         """Differences from the reference that the contract allows; empty if there are none."""
@@ -182,7 +193,7 @@ class Judge:
     @property
     def _has_mismatch(self) -> bool:
         """Whether a sample differs from the reference."""
-        return any(samples.find_mismatch(each, self.reference) for each in self.outcome.epochs)
+        return any(find_mismatch(each, self.expected) for each in self.outcome.epochs)
 
     def _find_hang(self) -> Finding | None:
         outcome = self.outcome
@@ -226,10 +237,15 @@ class Judge:
     def find_corruption(self) -> Finding | None:
         """Samples that are wrong under the faults."""
         outcome = self.outcome
-        finding = samples.find_corruption(outcome, self.reference, self.contract)
-        if finding and outcome.fired and outcome.comparison.seeded is not None:
-            return replace(finding, sentence=finding.sentence + _SEEDED)
-        return finding or draws.find_shortfall(outcome, self.reference)
+        for number, epoch in enumerate(outcome.epochs, start=1):
+            allowed = allowed_in(number, outcome.faults, self.contract)
+            if wrong := find_mismatch(epoch, self.expected, allowed):
+                where = f"in epoch {number}, " if len(outcome.epochs) > 1 else ""
+                suffix = " before it" if epoch.exception else ""
+                is_seeded = outcome.fired and outcome.comparison.seeded is not None
+                sentence = f"{where}{wrong.sentence}, and no exception was raised{suffix}"
+                return replace(wrong, sentence=sentence + (_SEEDED if is_seeded else ""))
+        return draws.find_shortfall(outcome, self.reference)
 
     def find_unclear_error(self) -> Finding | None:
         """An error under the faults that does not name its cause."""
@@ -245,16 +261,16 @@ class Judge:
             error = chains.error_line(recovery.exception)
             return Finding(Verdict.POISONED, f"{self.recovery_name} raised {error}")
         # A dataset that does not need to notice damage may have kept a copy of the damaged bytes.
-        may = Tolerance(content=may_be_damaged(self.outcome, self.contract))
-        wrong = self.find_wrong_recovery(recovery, may)
+        allowed = Allowed(damage=may_be_damaged(self.outcome.faults, self.contract))
+        wrong = self.find_wrong_recovery(recovery, allowed)
         if wrong is None:
             return None
         sentence = f"{self.recovery_name} {wrong.sentence}"
         return replace(wrong, verdict=Verdict.POISONED, sentence=sentence)
 
-    def find_wrong_recovery(self, recovery: Pass, may: Tolerance) -> Finding | None:
+    def find_wrong_recovery(self, recovery: Pass, allowed: Allowed) -> Finding | None:
         """Samples that are wrong in the *recovery* pass; its sentence is a predicate."""
-        wrong = samples.find_mismatch(recovery, self.reference, may)
+        wrong = find_mismatch(recovery, self.expected, allowed)
         return wrong and replace(wrong, sentence=f"returned wrong samples: {wrong.sentence}")
 
 
@@ -281,7 +297,7 @@ def _describe_failure(outcome: TrialFacts, raised: Raised, contract: Contract) -
     if outcome.deaths:
         died = " and ".join(map(str, outcome.deaths))
         return f"{died}; an exception was raised before the deadline, and nothing leaked"
-    if may_be_damaged(outcome, contract):
+    if may_be_damaged(outcome.faults, contract):
         return (
             f"{raised.type} was raised before the deadline, and nothing leaked. Whether the error"
             " names its cause was not checked: the contract does not promise that the dataset"

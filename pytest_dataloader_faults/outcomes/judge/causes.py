@@ -360,9 +360,7 @@ def _sample_cause(
 
 def _count_rows(outcome: TrialFacts) -> int:
     """How many samples were delivered in its longest epoch."""
-    return max(
-        (sum(len(b.samples) for b in epoch.delivered) for epoch in outcome.epochs), default=0
-    )
+    return max((epoch.sample_count for epoch in outcome.epochs), default=0)
 
 
 def _dataset_cause(outcome: TrialFacts, wrong: Wrong | None, fault_free: TrialFacts) -> Cause:

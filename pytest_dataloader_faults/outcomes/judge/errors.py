@@ -39,7 +39,7 @@ from pytest_dataloader_faults.outcomes import chains, error_text
 from pytest_dataloader_faults.outcomes.chains import Raised
 from pytest_dataloader_faults.outcomes.contract import Cause, Contract, Finding, Verdict
 from pytest_dataloader_faults.outcomes.fault_facts import occurrences
-from pytest_dataloader_faults.outcomes.judge.tolerance import may_be_damaged
+from pytest_dataloader_faults.outcomes.judge.allowed import may_be_damaged
 from pytest_dataloader_faults.outcomes.records import Crash, TrialFacts, WorkerDeath
 from pytest_dataloader_faults.outcomes.stages import RECOVERY, START
 
@@ -154,7 +154,7 @@ _NOT_BY_FAULT = ", which no fault sent; another process or the kernel's OOM kill
 def find_unclear_error(outcome: TrialFacts, contract: Contract) -> Finding | None:
     """The exception of *outcome*, if it does not name its cause as it must."""
     raised = outcome.exception
-    if raised is None or not outcome.fired or may_be_damaged(outcome, contract):
+    if raised is None or not outcome.fired or may_be_damaged(outcome.faults, contract):
         return None
     if death := next((each for each in outcome.deaths if not _is_clear(outcome, each)), None):
         sentence = f"{death}{_explain_death(outcome, death)}{last_printed_error(outcome)}"

@@ -50,7 +50,6 @@ from pytest_dataloader_faults.outcomes import (
     Verdict,
     WorkerFacts,
 )
-from pytest_dataloader_faults.outcomes.judge.streams import count_delivered
 from pytest_dataloader_faults.outcomes.records import Pass
 from pytest_dataloader_faults.outcomes.repeats import JudgedTrial
 from pytest_dataloader_faults.outcomes.text import pluralize
@@ -326,7 +325,7 @@ def _count_left(outcome: Outcome) -> str:
 
 def _count(epoch: Pass) -> int:
     """How many samples the dataset of *epoch* has, as far as is known."""
-    return epoch.length or count_delivered(epoch.delivered)
+    return epoch.length or epoch.sample_count
 
 
 _check = partial(Check, scenario=_FROM_START, preface=_BEFORE)

@@ -33,8 +33,9 @@ from pytest_dataloader_faults.outcomes.contract import (
     Verdict,
     Wrong,
 )
-from pytest_dataloader_faults.outcomes.judge import Judge, not_promised, streams
-from pytest_dataloader_faults.outcomes.judge.tolerance import Tolerance, may_be_damaged
+from pytest_dataloader_faults.outcomes.judge import Judge, not_promised
+from pytest_dataloader_faults.outcomes.judge.allowed import Allowed, may_be_damaged
+from pytest_dataloader_faults.outcomes.judge.compare import count_missing
 from pytest_dataloader_faults.outcomes.records import Batch, Pass, TrialFacts
 from pytest_dataloader_faults.outcomes.reference import Reference
 from pytest_dataloader_faults.outcomes.stages import START
@@ -181,7 +182,7 @@ class BeforeInitJudge(Judge):
             for path, counts in process.files.items():
                 if _suffix(path) in suffixes:
                     opens[path] += counts.opens if process.worker is not None else 0
-        samples = streams.count_delivered(self.outcome.epochs[0].delivered)
+        samples = self.outcome.epochs[0].sample_count
         return samples <= len(opens) and self._count_lacking() > max(opens.values(), default=1)
 
     def _is_resized(self, epoch: Pass) -> bool:
@@ -195,7 +196,7 @@ class BeforeInitJudge(Judge):
         """How many samples are missing, of a dataset with or without a length."""
         if self.reference.kind == "map":
             return count_lacking(self.outcome, self.reference)
-        return max(0, streams.count_missing(self.outcome.epochs[0], self.reference))
+        return max(0, count_missing(self.outcome.epochs[0], self.expected))
 
     def describe_tolerated(self) -> str:
         """The same, or how many samples the dataset has."""
@@ -232,7 +233,7 @@ class BeforeInitJudge(Judge):
             is_stream = self.reference.kind == "iterable"
             return None if is_loss and is_stream and self._may_be_shorter else finding
         outcome, contract = self.outcome, self.contract
-        if outcome.exception or not outcome.fired or may_be_damaged(outcome, contract):
+        if outcome.exception or not outcome.fired or may_be_damaged(outcome.faults, contract):
             return None
         is_shorter = (outcome.epochs[0].length or 0) < expected_length(self.reference)
         # A longer one may have skipped what does not belong to it.
@@ -246,11 +247,11 @@ class BeforeInitJudge(Judge):
         wrong = Wrong.MISSING if is_shorter else Wrong.DIFFERS
         return Finding(Verdict.CORRUPTED, sentence, wrong=wrong)
 
-    def find_wrong_recovery(self, recovery: Pass, may: Tolerance) -> Finding | None:
+    def find_wrong_recovery(self, recovery: Pass, allowed: Allowed) -> Finding | None:
         """The same, or that the dataset has another length."""
         if not self._is_resized(recovery):
-            return super().find_wrong_recovery(recovery, may)
-        if may.content:
+            return super().find_wrong_recovery(recovery, allowed)
+        if allowed.damage:
             return None
         sentence = length_clause(recovery, self.reference)
         return Finding(Verdict.POISONED, sentence, wrong=Wrong.MISSING)
@@ -334,11 +335,11 @@ def has_full_reference(reference: Reference) -> bool:
     return len(reference.samples) >= expected_length(reference)
 
 
-def _pairs(delivery: Batch, reference: Reference) -> Iterable[tuple[Any, Any]]:
+def _pairs(batch: Batch, reference: Reference) -> Iterable[tuple[Any, Any]]:
     """The index and the digest of each sample, or those of the batch if batches are compared."""
     if reference.batches:
-        return [(delivery.keys, delivery.digests)]
-    return zip(delivery.keys or (), delivery.digests, strict=False)
+        return [(batch.keys, batch.digests)]
+    return zip(batch.keys or (), batch.digests, strict=False)
 
 
 def expected_length(reference: Reference) -> int:

@@ -14,14 +14,15 @@ from http import HTTPStatus
 from pytest_dataloader_faults.faults import HttpError
 from pytest_dataloader_faults.faults.network import UNLIMITED_WAITS
 from pytest_dataloader_faults.outcomes.contract import Cause, Contract, Finding, Verdict
-from pytest_dataloader_faults.outcomes.judge import Judge, streams
+from pytest_dataloader_faults.outcomes.judge import Judge
+from pytest_dataloader_faults.outcomes.judge.compare import has_unknown_sample
 from pytest_dataloader_faults.outcomes.judge.hangs import loader_timed_out
 from pytest_dataloader_faults.outcomes.judge.starts import (
     is_not_forked,
     sending_cause,
     start_cause,
 )
-from pytest_dataloader_faults.outcomes.records import Pass, TrialFacts
+from pytest_dataloader_faults.outcomes.records import TrialFacts
 from pytest_dataloader_faults.outcomes.reference import Reference
 from pytest_dataloader_faults.outcomes.stages import Evidence
 from pytest_dataloader_faults.wire import register
@@ -107,12 +108,12 @@ class MissingObjectJudge(Judge):
 
     def find_corruption(self) -> Finding | None:
         """The same, if a sample is not one of the reference."""
-        is_wrong = any(map(self._has_unknown_sample, self.outcome.epochs))
+        is_wrong = any(has_unknown_sample(each, self.expected) for each in self.outcome.epochs)
         return super().find_corruption() if is_wrong else None
 
     def _find_failed_recovery(self) -> Finding | None:
         recovery = self.outcome.recovery
-        is_wrong = recovery is not None and self._has_unknown_sample(recovery)
+        is_wrong = recovery is not None and has_unknown_sample(recovery, self.expected)
         return super()._find_failed_recovery() if is_wrong else None
 
     def find_unclear_error(self) -> Finding | None:
@@ -121,14 +122,6 @@ class MissingObjectJudge(Judge):
 
     def _describe_survival(self) -> str:
         return _ANSWERED if self._has_mismatch else super()._describe_survival()
-
-    def _has_unknown_sample(self, epoch: Pass) -> bool:
-        """Whether *epoch* has a sample that the reference lacks. A padded batch shows none."""
-        expected, delivered = streams.count_samples(epoch, self.reference)
-        if self.reference.kind != "iterable":
-            rows = (row for each in epoch.delivered for row in each.digests if not each.is_whole)
-            return not expected.keys() >= set(rows)
-        return not expected.keys() >= delivered.keys()
 
 
 def find_cause(outcome: TrialFacts, verdict: Verdict, _: TrialFacts) -> Cause | None:

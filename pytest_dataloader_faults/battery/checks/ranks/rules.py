@@ -224,7 +224,7 @@ def _describe_skipped(number: int, outcome: TrialFacts, reference: Reference) ->
         requested = sum(map(len, epoch.drawn))
     else:
         requested = len(rank_reference(number, outcome, reference).samples)
-    count = requested - _count_samples(epoch)
+    count = requested - epoch.sample_count
     kinds = (each.fault for each in rank.faults if each.fired)
     names = dict.fromkeys(errno.errorcode.get(each.errno, type(each).__name__) for each in kinds)
     return (
@@ -247,13 +247,13 @@ def _find_epochs_apart(outcome: TrialFacts) -> Finding | None:
 def _find_wrong_lengths(outcome: TrialFacts, reference: Reference) -> Iterator[Finding]:
     """A rank whose length counts all ranks together."""
     passes = [each.epochs[0] for each in outcome.ranks if each.epochs]
-    total = sum(_count_samples(each) for each in passes)
+    total = sum(each.sample_count for each in passes)
     for number, epoch in enumerate(passes):
         if outcome.kind == "map":
             delivered, length, noun = len(epoch.drawn), epoch.batches or 0, "batch"
             is_wrong = reference.drawn is not None and delivered < length
         else:
-            delivered, length, noun = _count_samples(epoch), epoch.length or 0, "sample"
+            delivered, length, noun = epoch.sample_count, epoch.length or 0, "sample"
             is_wrong = delivered < length == total
         if epoch.complete and is_wrong:
             sentence = (
@@ -261,10 +261,6 @@ def _find_wrong_lengths(outcome: TrialFacts, reference: Reference) -> Iterator[F
                 f" {delivered}: the length counts all ranks together"
             )
             yield Finding(Verdict.CORRUPTED, sentence, LENGTH_OF_ALL)
-
-
-def _count_samples(epoch: Pass) -> int:
-    return sum(1 for _ in _list_rows(epoch))
 
 
 def _list_rows(epoch: Pass) -> Iterator[str]:
@@ -416,7 +412,7 @@ def _find_same_samples(epoch: Sequence[Pass]) -> Finding | None:
 
 def _find_wrong_count(epoch: Sequence[Pass], count: int | None) -> Finding | None:
     """More or fewer random samples than the *count* of the stream, if that is known."""
-    delivered = sum(map(_count_samples, epoch))
+    delivered = sum(each.sample_count for each in epoch)
     if count is None or delivered == count:
         return None
     cause = ON_SEVERAL_RANKS if delivered > count else ON_NO_RANK

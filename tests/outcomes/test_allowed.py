@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from pytest_dataloader_faults import Contract
+from pytest_dataloader_faults._trial.samples.comparer import SampleComparer
 from pytest_dataloader_faults.faults import CorruptedFile, TruncatedFile
 from pytest_dataloader_faults.outcomes import (
     Batch,
@@ -17,8 +18,7 @@ from pytest_dataloader_faults.outcomes import (
     WorkerFacts,
     Wrong,
 )
-from pytest_dataloader_faults.outcomes.agreement import ZEROS, Leaf
-from pytest_dataloader_faults.outcomes.judge.samples import difference
+from pytest_dataloader_faults.outcomes.agreement import ZEROS, Leaf, difference
 from pytest_dataloader_faults.outcomes.reference import Share
 from support.facts import (
     EIO,
@@ -36,6 +36,7 @@ from support.judging import judge_trial
 from support.rows import rows
 
 SKIPS = Contract(may_skip=True)
+SUBSTITUTES = Contract(may_substitute=True)
 DRAWN = ((0, 1), (2, 3))
 
 
@@ -176,6 +177,15 @@ def test_an_endless_stream(samples_by_worker, hit, verdict, says):
     assert (finding.verdict, says in finding.sentence) == (verdict, True), finding.sentence
 
 
+@rows(("samples", "expected"), [("a b x", "survived"), ("a x y", "corrupted")])
+def test_an_endless_stream_may_replace_as_many_as_were_hit(samples, expected):
+    epoch = stream(*samples.split())
+    outcome = revised(ordinary(epoch, _fired(EIO, None)), kind="iterable", recovery=None)
+    reference = replace(stream_reference("a b c"), stream_limit=3)
+
+    assert judge_trial(outcome, reference, SUBSTITUTES).verdict == expected
+
+
 def test_an_endless_stream_that_raised_may_end_early():
     """Its workers did not reach the requested number of samples."""
     error = raised("OSError", "[Errno 5] Input/output error: '/data/a.rec'")
@@ -239,7 +249,6 @@ def test_damage_makes_no_more_samples():
     assert (finding.verdict, finding.wrong) == ("corrupted", Wrong.DIFFERS)
 
 
-SUBSTITUTES = Contract(may_substitute=True)
 NOTHING_LEFT = TruncatedFile("*.rec", keep=0)
 
 
@@ -322,24 +331,20 @@ def test_after_the_fault_nothing_may_be_replaced():
 
 
 def _picture(name, label="1", shape="(1, 64)"):
-    """The parts of a sample: an image and its label."""
+    """A sample: an image and its label."""
     digest = ZEROS if name == ZEROS else name.ljust(24, "0")
     image = Leaf("[0]", f"torch.Tensor torch.uint8 {shape}", digest)
-    return (image, Leaf("[1]", "int", label))
+    parts = (image, Leaf("[1]", "int", label))
+    return SampleComparer().record(parts, parts)
 
 
 def _pictures(*pictures, shape="(1, 64)"):
     """An outcome with these images and labels as samples 0 to 3, and a reference of p0 to p3."""
-    parts = [_picture(name, label, shape) for name, label in pictures]
-    rows = tuple(str(each) for each in parts)
-    batches = [
-        Batch(DRAWN[at], tuple(map(Sample, rows[2 * at :][:2], parts[2 * at :][:2])))
-        for at in (0, 1)
-    ]
-    expected = [(index, _picture(f"p{index}", str(index), shape)) for index in range(4)]
-    samples = tuple((at, Sample(str(each), each)) for at, each in expected)
-    reference = replace(map_reference(), samples=samples)
-    epoch = Pass(EPOCH_1, DRAWN, tuple(batches), complete=True)
+    samples = [_picture(name, label, shape) for name, label in pictures]
+    batches = (Batch(DRAWN[0], tuple(samples[:2])), Batch(DRAWN[1], tuple(samples[2:])))
+    expected = tuple((index, _picture(f"p{index}", str(index), shape)) for index in range(4))
+    reference = replace(map_reference(), samples=expected)
+    epoch = Pass(EPOCH_1, DRAWN, batches, complete=True)
     return revised(ordinary(epoch, _fired(CorruptedFile(), 1)), recovery=None), reference
 
 
@@ -364,6 +369,19 @@ def test_damage_makes_no_substitute(pictures, expected, says):
 
     assert (finding.verdict, says in finding.sentence) == (expected, True), finding.sentence
     assert judge_trial(outcome, reference, SUBSTITUTES).verdict == ("survived")
+
+
+def test_substitute_is_found_without_its_parts():
+    """Only the first samples of a pass are recorded with their parts."""
+    outcome, reference = _pictures(P0, ("p2", "1"), P2, P3)
+    (epoch,) = outcome.epochs
+    batches = tuple(
+        replace(batch, samples=tuple(each._replace(parts=()) for each in batch.samples))
+        for batch in epoch.delivered
+    )
+    outcome = revised(outcome, epochs=(replace(epoch, delivered=batches),))
+
+    assert judge_trial(outcome, reference).wrong is Wrong.SUBSTITUTED
 
 
 KINDS = [
@@ -472,8 +490,7 @@ def test_equal_samples_may_be_damaged_identically():
     """Two equal samples stay equal when the file that both are read from is damaged."""
     outcome, reference = _pictures(P0, ("x", "1"), ("x", "2"), P3)
     twice = tuple(
-        (at, sample._replace(parts=_picture("p", str(at))) if at in (1, 2) else sample)
-        for at, sample in reference.samples
+        (at, _picture("p", str(at)) if at in (1, 2) else sample) for at, sample in reference.samples
     )
 
     assert judge_trial(outcome, reference).verdict == "corrupted"

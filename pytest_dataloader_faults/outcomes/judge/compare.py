@@ -1,0 +1,304 @@
+"""Whether a pass delivered the samples that it should have. Pure.
+
+There is one rule for all datasets: a pass delivers what the dataset delivers without a fault. A
+sample of a map-style dataset has a key, its index, so it is compared with the sample of that key. A
+batch that cannot be split counts as one sample; its key is the tuple of its indices. The samples of
+a stream have no keys, and their order depends on the workers, so they are counted.
+
+A contract may allow more, but only for what a fault has hit: see ``allowed.py``.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from pytest_dataloader_faults.outcomes.agreement import ZEROS, Sample, difference
+from pytest_dataloader_faults.outcomes.contract import Cause, Finding, Verdict, Wrong
+from pytest_dataloader_faults.outcomes.judge.allowed import NOTHING, Allowed
+from pytest_dataloader_faults.outcomes.judge.expected import Expected
+from pytest_dataloader_faults.outcomes.records import Batch, Pass
+from pytest_dataloader_faults.outcomes.text import is_or_are, join_some, pluralize, was_or_were
+
+_SHOWN, _RANGE = 5, 3
+"""How many samples are named; from how many on a range is named by its first and last sample."""
+STOPS_EARLY = Cause(
+    "ends the epoch early with a StopIteration",
+    "A StopIteration that escapes from __getitem__ or collate_fn ends the loop silently, like the"
+    " end of the data. It usually comes from next() on an exhausted iterator: pass next() a"
+    " default, or catch the StopIteration and raise another error. If the loader has its own"
+    " __iter__, make sure that it lets errors through",
+    overrides=True,
+    fix="pass next() a default, or raise another error",
+)
+
+
+def find_mismatch(epoch: Pass, expected: Expected, allowed: Allowed = NOTHING) -> Finding | None:
+    """The first difference of *epoch* that is not *allowed*; None if there is none."""
+    aligned, expected = expected.align(epoch)
+    if expected.by_key is not None:
+        mismatches = _compare_by_key(aligned, expected, expected.by_key, allowed)
+        return next(itertools.chain(mismatches, _find_missing(epoch)), None)
+    return next(_compare_counts(aligned, expected, allowed), None)
+
+
+def count_missing(epoch: Pass, expected: Expected) -> int:
+    """How many samples of *epoch* are missing; for an endless stream, of those requested."""
+    epoch, expected = expected.align(epoch)
+    if expected.by_key is not None:
+        split = (each for each in epoch.delivered if not each.is_whole)
+        return sum(len(each.keys or ()) - len(each.samples) for each in split)
+    counts = _count_by_worker(epoch)
+    due = expected.counts.total() if expected.limit is None else expected.limit * len(counts)
+    return due - sum(each.total() for each in counts.values())
+
+
+def count_replaced(epoch: Pass, expected: Expected) -> int:
+    """How many samples of *epoch* were replaced by others."""
+    epoch, expected = expected.align(epoch)
+    if expected.by_key is None:
+        delivered = _count(epoch)
+        return (delivered - _count_due(expected, delivered)).total()
+    pairs = (pair for batch in epoch.delivered for pair in batch.pairs)
+    return sum(expected.by_key.get(key, each).digest != each.digest for key, each in pairs)
+
+
+def has_unknown_sample(epoch: Pass, expected: Expected) -> bool:
+    """Whether *epoch* has a sample under any key that should be under none.
+
+    A batch of a map-style dataset that cannot be split, as by its padding, shows none.
+    """
+    is_map = expected.by_key is not None
+    split = tuple(each for each in epoch.delivered if not (is_map and each.is_whole))
+    epoch, expected = expected.align(replace(epoch, delivered=split))
+    return not _count(epoch).keys() <= expected.counts.keys()
+
+
+def _mismatch(wrong: Wrong, sentence: str) -> Finding:
+    return Finding(Verdict.CORRUPTED, sentence, wrong=wrong)
+
+
+# Some facts about telling a substitute from damage. Damaged bytes do not turn one image into
+# another sample's image, or two images into the same. But they may well produce another sample's
+# label, length or mask. So only the large parts of a sample count, all of them together, and only
+# if the samples of the reference differ in them.
+
+
+def _compare_by_key(
+    epoch: Pass, expected: Expected, samples: Mapping[Any, Sample], allowed: Allowed
+) -> Iterator[Finding]:
+    repeated = _find_repeated_content(epoch, samples)
+    for place, batch in enumerate(epoch.delivered):
+        if not batch.is_complete:
+            yield from _compare_partial(place, batch, samples, allowed)
+        for key, sample in batch.pairs:
+            right = samples.get(key)  # A sampler of the user's may draw others.
+            if right is None or right.digest == sample.digest:
+                continue
+            finding = None
+            if sample.content not in ("", right.content):
+                finding = _find_substitute(key, place, sample.content, expected, repeated)
+            is_known = finding is not None or sample.digest in expected.counts
+            if allowed.permits(key, is_known=is_known, is_certain=finding is not None):
+                continue
+            finding = finding or _describe(key, place, sample, right, expected)
+            if finding.wrong is Wrong.SUBSTITUTED and _is_reordered(epoch, samples):
+                if allowed.other_order:
+                    return
+                text = "every sample was delivered, but some under the wrong index"
+                finding = _mismatch(Wrong.REORDERED, f"{finding.sentence}; {text}")
+            yield finding
+
+
+def _find_substitute(
+    key: Any, place: int, content: str, expected: Expected, repeated: Mapping[str, Sequence[Any]]
+) -> Finding | None:
+    """Whose *content* a sample certainly has; None if it may have been read from its own file."""
+    if content in expected.owners:
+        return _substituted(key, place, expected.owners[content])
+    if keys := repeated.get(content):
+        zeros = " (all zeros)" if content.startswith(ZEROS) else ""
+        sentence = f"{_name_samples(keys)} are identical{zeros}, but differ in the reference"
+        return _mismatch(Wrong.IDENTICAL, sentence)
+    return None
+
+
+def _describe(key: Any, place: int, sample: Sample, right: Sample, expected: Expected) -> Finding:
+    if sample.digest in expected.keys_by_digest:
+        return _substituted(key, place, expected.keys_by_digest[sample.digest])
+    parts = (tuple(expected.comparison.reduce(each.parts)) for each in (right, sample))
+    change = difference(*parts) or "it differs from the reference"
+    return _mismatch(Wrong.DIFFERS, f"{_name(key, place)} is wrong: {change}")
+
+
+def _substituted(key: Any, place: int, owner: Any) -> Finding:
+    sentence = f"{_name(key, place)} is wrong: it has the content of sample {owner!r}"
+    return _mismatch(Wrong.SUBSTITUTED, sentence)
+
+
+def _find_repeated_content(epoch: Pass, samples: Mapping[Any, Sample]) -> Mapping[str, list[Any]]:
+    """The samples with the same wrong content, by that content, if they should differ."""
+    keys: defaultdict[str, list[Any]] = defaultdict(list)
+    for key, sample in (pair for batch in epoch.delivered for pair in batch.pairs):
+        if key in samples and sample.content not in ("", samples[key].content):
+            keys[sample.content].append(key)
+    return {
+        content: each
+        for content, each in keys.items()
+        if len({samples[key].content for key in each}) > 1
+    }
+
+
+def _is_reordered(epoch: Pass, samples: Mapping[Any, Sample]) -> bool:
+    """Whether each sample was delivered as often as it was requested, under any key."""
+    requested = (samples.get(key) for keys in epoch.drawn for key in keys)
+    return Counter(each and each.digest for each in requested) == _count(epoch)
+
+
+def _compare_partial(
+    place: int, batch: Batch, samples: Mapping[Any, Sample], allowed: Allowed
+) -> Iterator[Finding]:
+    """What is wrong with a *batch* that has fewer samples than requested, or more, in any order."""
+    requested = list(batch.keys or ())
+    sentence = f"batch {place} does not contain the requested samples {requested}"
+    if batch.is_whole:
+        yield _mismatch(Wrong.DIFFERS, sentence)
+    absent = sorted(requested, key=lambda key: key in allowed.missing)
+    for number, sample in enumerate(batch.samples):
+        owners = (key for key in absent if key in samples and samples[key].digest == sample.digest)
+        owner = next(owners, absent[-1] if allowed.damage and absent else None)
+        if owner is None:
+            text = f"sample {number} of batch {place} is none of the requested {requested}"
+            yield _mismatch(Wrong.DIFFERS, text)
+            return
+        absent.remove(owner)
+    if missing := [key for key in requested if key in absent and key not in allowed.missing]:
+        yield _mismatch(Wrong.MISSING, f"{sentence}: {missing} {is_or_are(len(missing))} missing")
+
+
+def _find_missing(epoch: Pass) -> Iterator[Finding]:
+    """Batches that never came, although the epoch reached its end."""
+    requested = Counter(key for keys in epoch.drawn for key in keys)
+    received = Counter(key for batch in epoch.delivered for key in batch.keys or ())
+    missing = list((requested - received).elements())
+    if epoch.complete and missing:
+        count, batches = len(missing), pluralize(len(epoch.drawn), "batch")
+        delivered = len(epoch.delivered)
+        ended = f"only {delivered} of {batches} {was_or_were(delivered)} delivered"
+        names = join_some(missing, _SHOWN)
+        loss = f"{pluralize(count, 'sample')} {is_or_are(count)} missing ({names})"
+        yield Finding(Verdict.CORRUPTED, f"{ended}: {loss}", STOPS_EARLY)
+
+
+# Some facts about the samples of a stream. A shard that cannot be opened loses all its samples, and
+# only the dataset knows which ones these are. But each worker reads its own shards, so a worker
+# that no fault hit must deliver all samples that it delivered in the fault-free run.
+
+
+def _compare_counts(epoch: Pass, expected: Expected, allowed: Allowed) -> Iterator[Finding]:
+    if expected.limit is not None and _is_same_in_each_worker(epoch):
+        sentence = "all workers returned the same samples in the same order"
+        yield _mismatch(Wrong.SAME_IN_EACH_WORKER, sentence)
+    delivered = _count(epoch)
+    due = _count_due(expected, delivered)
+    extra = delivered - due
+    unknown = [number for digest, number in extra.items() if digest not in due]
+    wrong, repeated = sum(unknown), extra.total() - sum(unknown)
+    if repeated > allowed.replacements:
+        samples = f"{pluralize(repeated, 'sample')} {was_or_were(repeated)}"
+        sentence = f"{samples} delivered more often than in the reference"
+        yield _mismatch(Wrong.REPEATED, sentence)
+    is_replaced = wrong + repeated <= allowed.replacements
+    is_placeholder = is_replaced and (allowed.unread or 1 not in unknown)
+    if wrong and not (allowed.damage or is_placeholder):
+        match = "it matches" if wrong == 1 else "they match"
+        sentence = f"{pluralize(wrong, 'sample')} {is_or_are(wrong)} wrong"
+        yield _mismatch(Wrong.DIFFERS, f"{sentence}: {match} no sample of the reference")
+    if epoch.complete and expected.limit is None:
+        yield from _find_losses(due.total() - delivered.total(), epoch, expected, allowed)
+    elif epoch.complete:
+        yield from _find_early_ends(epoch, expected, allowed)
+
+
+def _count_due(expected: Expected, delivered: Counter[str]) -> Counter[str]:
+    """How often each sample is expected if these are *delivered*.
+
+    Those of an endless stream may come any number of times. A shuffled stream that ranks divide
+    gives each of them another part in each epoch: only all ranks together show which samples are
+    repeated or missing.
+    """
+    due = expected.counts
+    if expected.limit is not None:
+        return Counter({digest: delivered[digest] for digest in due})
+    moved = (delivered - due) & (expected.of_all_ranks - due)
+    absent = itertools.islice((due - delivered).elements(), moved.total())
+    return due - Counter(absent) + moved
+
+
+def _find_losses(lost: int, epoch: Pass, expected: Expected, allowed: Allowed) -> Iterator[Finding]:
+    total = pluralize(expected.counts.total(), "sample")
+    sentence = f"{lost} of {total} {is_or_are(lost)} missing"
+    if lost > 0 and not allowed.losses:
+        yield _mismatch(Wrong.MISSING, sentence)
+    elif lost > allowed.losses and expected.has_own_files:
+        yield _mismatch(Wrong.MISSING, f"{sentence}, but faults hit only {allowed.losses}")
+    elif lost > 0:
+        delivered = _count_by_worker(epoch)
+        for worker, share in expected.shares.items():
+            missing, extra = share - delivered[worker], delivered[worker] - share
+            if worker not in allowed.workers and missing and not extra:
+                samples = pluralize(missing.total(), "sample")
+                loss = f"{samples} of worker {worker} {is_or_are(missing.total())} missing"
+                yield _mismatch(Wrong.MISSING, f"{loss}, although no fault hit that worker")
+
+
+# Some facts about endless streams. Each worker is stopped after the same number of samples. Which
+# samples these are depends on the workers, and often on random numbers, so only types and shapes
+# are known. But workers that return the same samples in the same order read the same shards.
+
+
+def _is_same_in_each_worker(epoch: Pass) -> bool:
+    exact: defaultdict[int | None, list[str]] = defaultdict(list)
+    for batch in epoch.delivered:
+        exact[batch.worker].append(batch.digest)
+    first, *others = exact.values() or ([],)
+    return bool(others) and all(each == first for each in others) and len(set(first)) > 1
+
+
+def _find_early_ends(epoch: Pass, expected: Expected, allowed: Allowed) -> Iterator[Finding]:
+    for worker, samples in (_count_by_worker(epoch) or {0: Counter[str]()}).items():
+        count = samples.total()
+        if count < (expected.limit or 0) and worker not in allowed.workers:
+            sentence = f"the stream of worker {worker} ended after {pluralize(count, 'sample')}"
+            yield _mismatch(Wrong.MISSING, sentence)
+
+
+def _count(epoch: Pass) -> Counter[str]:
+    """How often each sample was delivered."""
+    return Counter(digest for batch in epoch.delivered for digest in batch.digests)
+
+
+def _count_by_worker(epoch: Pass) -> defaultdict[int | None, Counter[str]]:
+    """How often each worker delivered each sample."""
+    counts: defaultdict[int | None, Counter[str]] = defaultdict(Counter)
+    for batch in epoch.delivered:
+        counts[batch.worker].update(batch.digests)
+    return counts
+
+
+def _name(key: Any, place: int) -> str:
+    return f"batch {place}" if isinstance(key, tuple) else f"sample {key!r} (batch {place})"
+
+
+def _name_samples(keys: Sequence[Any]) -> str:
+    """Name the samples with these *keys*, two or more; consecutive ones as a range."""
+    numbers = sorted(key for key in keys if isinstance(key, int))
+    consecutive = list(range(numbers[0], numbers[0] + len(keys))) if numbers else []
+    if len(keys) >= _RANGE and numbers == consecutive:
+        return f"samples {numbers[0]} to {numbers[-1]}"
+    others = len(keys) - _SHOWN
+    names = [*map(repr, keys[:_SHOWN]), *([f"{others} more"] if others > 0 else [])]
+    return f"samples {', '.join(names[:-1])} and {names[-1]}"

@@ -1,0 +1,118 @@
+"""What a dataset delivers without a fault. Pure.
+
+Some facts about a stream that makes its own batches. Each worker fills batches from its own shards,
+so the batches differ if there are more workers, or if a shard is skipped: all of their rows are in
+the reference, but none of the batches. A single sample has a first dimension as well, which may be
+its channels. But reordered channels do not come from several samples, and many tokens of a text are
+the same.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any
+
+from pytest_dataloader_faults.outcomes.agreement import EXACT, Comparison, Sample
+from pytest_dataloader_faults.outcomes.records import Pass
+from pytest_dataloader_faults.outcomes.reference import Reference
+
+_DISTINCT_SHARE = 0.9
+"""The share of the rows of own batches that must be distinct."""
+
+
+@dataclass(frozen=True)
+class Expected:
+    """What a dataset delivers without a fault.
+
+    Attributes:
+        by_key: Each sample of a map-style dataset; None for a stream.
+        counts: How often each sample is delivered, by its digest.
+        comparison: What is compared of the samples.
+        has_whole_batches: Whether the samples are batches that cannot be split.
+        shares: The samples of each worker of a stream, if they are always the same.
+        has_own_files: Whether each sample of a stream has its own file.
+        limit: After how many samples of each worker an endless stream is stopped.
+        of_all_ranks: The samples of all ranks, if those of this rank differ from epoch to epoch.
+        rows: The same in rows, if a stream makes its own batches, which differ with the workers.
+        batches: The sorted rows of each batch of such a stream.
+    """
+
+    by_key: Mapping[Any, Sample] | None
+    counts: Counter[str]
+    comparison: Comparison = EXACT
+    has_whole_batches: bool = False
+    shares: Mapping[int, Counter[str]] = field(default_factory=dict)
+    has_own_files: bool = False
+    limit: int | None = None
+    of_all_ranks: Counter[str] = field(default_factory=Counter)
+    rows: Expected | None = None
+    batches: Collection[Sequence[str]] = ()
+
+    @classmethod
+    def from_reference(cls, reference: Reference, workers: int = 0) -> Expected:
+        """What a trial with so many *workers* delivers if its samples are those of *reference*."""
+        shares = reference.shares if len(reference.shares) == workers else ()
+        if reference.kind == "map":
+            batches = {keys: _join(digests) for keys, digests in reference.batches}
+            by_key = dict(reference.samples) or batches
+            counts = Counter(each.digest for each in by_key.values())
+            return cls(by_key, counts, reference.comparison, has_whole_batches=bool(batches))
+        rows = Counter(itertools.chain.from_iterable(reference.parts))
+        is_divisible = not reference.undivided_samples and reference.stream_limit is None
+        has_rows = is_divisible and 0 < _DISTINCT_SHARE * rows.total() <= len(rows)
+        row_shares = {each.worker: Counter(each.parts) for each in shares}
+        return cls(
+            None,
+            Counter(reference.digests.values()),
+            shares={each.worker: Counter(each.samples) for each in shares},
+            has_own_files=bool(reference.shares)
+            and all(each.files == len(each.samples) for each in reference.shares),
+            limit=reference.stream_limit,
+            of_all_ranks=Counter(reference.undivided_samples),
+            rows=cls(None, rows, shares=row_shares) if has_rows else None,
+            batches={tuple(sorted(each)) for each in reference.parts},
+        )
+
+    @cached_property
+    def owners(self) -> Mapping[str, Any]:
+        """The key of each content that only one sample has."""
+        samples = self.by_key or {}
+        counts = Counter(sample.content for sample in samples.values())
+        return {each.content: key for key, each in samples.items() if counts[each.content] == 1}
+
+    @cached_property
+    def keys_by_digest(self) -> Mapping[str, Any]:
+        """A key of each digest that shows which sample it is.
+
+        If parts of samples vary, the digest may be that of a label, which many samples share.
+        """
+        samples = {} if self.has_whole_batches or self.comparison.mask else self.by_key or {}
+        return {sample.digest: key for key, sample in samples.items()}
+
+    def align(self, epoch: Pass) -> tuple[Pass, Expected]:
+        """*epoch* and what is expected of it, both in samples, in whole batches, or in rows."""
+        if self.has_whole_batches:
+            batches = (
+                replace(each, keys=(each.keys,), samples=(_join(each.digests),), is_whole=False)
+                for each in epoch.delivered
+            )
+            return replace(epoch, delivered=tuple(batches)), self
+        if self.rows is None or not self._is_regrouped(epoch):
+            return epoch, self
+        batches = (replace(each, samples=tuple(map(Sample, each.rows))) for each in epoch.delivered)
+        return replace(epoch, delivered=tuple(batches)), self.rows
+
+    def _is_regrouped(self, epoch: Pass) -> bool:
+        """Whether a stream's own batches consist of other rows."""
+        others = [each for each in epoch.delivered if not self.counts.keys() >= {*each.digests}]
+        has_rows = bool(others) and all(each.rows for each in epoch.delivered)
+        return has_rows and not any(tuple(sorted(each.rows)) in self.batches for each in others)
+
+
+def _join(digests: Sequence[str]) -> Sample:
+    """A batch as one sample."""
+    return Sample(" ".join(digests))
