@@ -93,11 +93,11 @@ def are_equal(
     comparer: SampleComparer, readings: Sequence[Reading], repeats: Sequence[Reading]
 ) -> bool:
     """Whether both readings have the same samples."""
-    digests = (
+    digests, repeated = (
         [comparer.record(each.row.parts).digest for each in reading]
         for reading in (readings, repeats)
     )
-    return operator.eq(*digests)
+    return digests == repeated
 
 
 def rows_in(batches: Sequence[BatchReading]) -> list[Reading]:
