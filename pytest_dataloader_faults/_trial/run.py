@@ -395,8 +395,10 @@ class TrialProcess:
         self._epochs += 1
         # What the sampler of one of several processes draws next shows whether it divides samples.
         is_alone = self.meetings is None or self._epochs == 1
-        driver.replay(self._replay if is_alone else NO_REPLAY, in_order=step.same_order)
-        seed = self.job.settings.seed + (0 if step.same_seed else self._epochs)
+        repeats = self.job.comparison.in_workers  # An epoch of workers is known in one order.
+        in_order, same_seed = step.same_order or repeats, step.same_seed or repeats
+        driver.replay(self._replay if is_alone else NO_REPLAY, in_order=in_order)
+        seed = self.job.settings.seed + (0 if same_seed else self._epochs)
         is_started = driver.start(Phase(Stage.EPOCH, self._epochs), seed, step.patience)
         self._is_over = is_started and driver.take(step.batches)
         return self._is_over or step.keep_workers

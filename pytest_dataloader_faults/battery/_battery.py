@@ -43,7 +43,6 @@ from pytest_dataloader_faults.outcomes import (
     Contract,
     Finding,
     Outcome,
-    Reference,
     Verdict,
     repeats,
 )
@@ -356,30 +355,20 @@ class Battery:
     ) -> Outcome:
         fault_free_run = self.fault_free_run
         is_alone = check.name == WORKERS_AGREE
-        run = partial(
-            kind_of(scenario).run_trial,
+        comparison = fault_free_run.without_seeds if scenario.keep_randomness else None
+        if _is_like_worker_epoch(check, scenario) and (epoch := fault_free_run.worker_epoch):
+            comparison = epoch.comparison
+        processes = limit_measurement(scenario.processes, fault_free_run.deadlines.most / 2)
+        return kind_of(scenario).run_trial(
             fault_free_run,
             *scenario.faults,
+            comparison=comparison,
+            options=replace(scenario.options, processes=processes),
             changes=scenario.loader if is_alone else self._changes_for(scenario),
             deadline=deadline,
             recovers_in_workers=not self.memory.recovers and scenario.recovers_in_place,
             may_take_longer=may_take_longer,
         )
-        processes = limit_measurement(scenario.processes, fault_free_run.deadlines.most / 2)
-        options = replace(scenario.options, processes=processes)
-        if epoch := self._worker_epoch_for(check, scenario):
-            repeat = partial(replace, same_order=True, same_seed=True)
-            in_order = change_epochs(processes, repeat)
-            outcome = run(comparison=epoch.comparison, options=replace(options, processes=in_order))
-            if fault_free_run.worker_epoch.is_comparable(outcome):
-                return outcome
-        comparison = fault_free_run.without_seeds if scenario.keep_randomness else None
-        return run(comparison=comparison, options=options)
-
-    def _worker_epoch_for(self, check: Check, scenario: Scenario) -> Reference | None:
-        """The epoch of workers that the trial may be compared with, if only that shows content."""
-        is_like_it = _is_like_worker_epoch(check, scenario)
-        return self.fault_free_run.worker_epoch.reference if is_like_it else None
 
     def _changes_for(self, scenario: Scenario) -> dict[str, Any]:
         return {**self.fault_free_run.changes, **scenario.loader}

@@ -26,7 +26,6 @@ from pytest_dataloader_faults._trial import repeat_if_killed, run_trial_job
 from pytest_dataloader_faults._trial.factory import DatasetFactory, bind_factory
 from pytest_dataloader_faults.battery.shares import (
     ReferenceStore,
-    WorkerEpoch,
     are_equal,
     count_drawn,
     count_own_samples,
@@ -146,10 +145,10 @@ class FaultFreeRun:
         return self.judge(self.run_trial(options=TrialOptions(processes=run_epochs(2))), Contract())
 
     @property
-    def worker_epoch(self) -> WorkerEpoch:
-        """An epoch of workers, if only that shows the content of samples."""
+    def worker_epoch(self) -> Reference | None:
+        """The samples of an epoch of workers, if only that shows their content."""
         if self.unusable_reason is not None:
-            return WorkerEpoch()
+            return None
         facts = (self.reference, self.contract, self.settings.seed, self.run_fault_free)
         return self.find_once("epoch of workers", partial(take_worker_epoch, *facts))
 
@@ -233,7 +232,7 @@ class FaultFreeRun:
 
     def reference_for(self, outcome: Outcome) -> Reference:
         """The reference for *outcome*."""
-        if outcome.comparison.in_workers and (worker_reference := self.worker_epoch.reference):
+        if outcome.comparison.in_workers and (worker_reference := self.worker_epoch):
             return replace(worker_reference, shares=self._shares, drawn=self._drawn)
         is_known = outcome.comparison in self._references
         known_reference = self._references.get(outcome.comparison if is_known else self.comparison)

@@ -7,14 +7,14 @@ import itertools
 import operator
 from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from pytest_dataloader_faults._settings import SAMPLES, Settings
 from pytest_dataloader_faults._settings.jobs import TrialOptions
 from pytest_dataloader_faults._trial import take_reference
 from pytest_dataloader_faults._trial.factory import DatasetFactory
-from pytest_dataloader_faults.outcomes import Batch, Outcome, Pass, Reference, Stage
+from pytest_dataloader_faults.outcomes import Batch, Outcome, Pass, Reference
 from pytest_dataloader_faults.outcomes.agreement import (
     BY_FORM,
     Comparison,
@@ -128,29 +128,9 @@ def _group_by_worker(outcome: Outcome) -> dict[int | None, list[str]]:
 # dataset tries again after an error and draws once more.
 
 
-_REPEATED = Epoch(same_order=True, same_seed=True)
-_IN_ORDER = TrialOptions(processes=arm_workers(_REPEATED))
-"""An epoch that has the order of each other epoch of the same seed."""
-_TWO_IN_ORDER = TrialOptions(processes=arm_workers(_REPEATED, _REPEATED))
+_ONE_EPOCH = TrialOptions(processes=arm_workers(Epoch()))
+_TWO_EPOCHS = TrialOptions(processes=arm_workers(Epoch(), Epoch()))
 _MOST_READINGS = 2
-
-
-@dataclass(frozen=True)
-class WorkerEpoch:
-    """The samples of an epoch of workers. Plain data.
-
-    Attributes:
-        reference: The samples; None if two epochs do not agree on them.
-        drawn: What the sampler drew.
-    """
-
-    reference: Reference | None = None
-    drawn: tuple[tuple[Any, ...], ...] = ()
-
-    def is_comparable(self, outcome: Outcome) -> bool:
-        """Whether each pass of *outcome* has the order of this epoch, as far as it came."""
-        passes = (*outcome.epochs, *outcome.passes_in(Stage.RECOVERY))
-        return all(epoch.drawn == self.drawn[: len(epoch.drawn)] for epoch in passes)
 
 
 def take_worker_epoch(
@@ -158,20 +138,21 @@ def take_worker_epoch(
     contract: Contract,
     seed: int,
     run_fault_free: Callable[..., list[Outcome]],
-) -> WorkerEpoch:
-    """The epoch of workers, if the dataset of *known_reference* needs it and repeats it.
+) -> Reference | None:
+    """The samples of an epoch of workers; None if no trial needs them, or none repeats them.
 
-    *seed*: of the random samples. *run_fault_free*: runs a trial without a fault.
+    *known_reference*: what the main process has read. *seed*: of the random samples.
+    *run_fault_free*: runs a trial without a fault.
     """
-    if not _is_needed(contract, known_reference.comparison):
-        return WorkerEpoch()
+    if not _is_needed(contract, known_reference):
+        return None
     known_mask = known_reference.comparison.mask
     is_seeded = known_reference.kind == "map"
     comparison = Comparison(seeded=seed if is_seeded else None, in_workers=True)
     for _ in range(_MOST_READINGS):
         passes = _passes(run_fault_free, comparison)
         if passes is None:
-            return WorkerEpoch()
+            return None
         first_pass, *other_passes = passes
         if all(
             Counter(_samples(other_pass)) == Counter(_samples(first_pass))
@@ -179,23 +160,25 @@ def take_worker_epoch(
         ):
             reference = _reference(known_reference, first_pass, comparison)
             is_known = reference is not None and (reference.has_content or bool(reference.batches))
-            return WorkerEpoch(reference, first_pass.drawn) if is_known else WorkerEpoch()
+            return reference if is_known else None
         mask = _mask_of(passes)
         if not mask or mask == known_mask:
-            return WorkerEpoch()
+            return None
         comparison = replace(comparison, mask=mask)
-    return WorkerEpoch()
+    return None
 
 
-def _is_needed(contract: Contract, comparison: Comparison) -> bool:
-    """Whether content of samples is not compared, and an error cannot change later samples.
+def _is_needed(contract: Contract, reference: Reference) -> bool:
+    """Whether content of samples is not compared, and each epoch can have the same order.
 
-    A sample that the contract allows to leave out, or to replace, draws no random numbers.
+    An error must not change later samples: one that the contract allows to leave out, or to
+    replace, draws no random numbers.
     """
     may_shift = contract.may_skip or contract.may_substitute
-    is_loose = bool(comparison.mask) or comparison.by_form
+    is_loose = bool(reference.comparison.mask) or reference.comparison.by_form
     is_asked = contract.key is None and not may_shift
-    return is_loose and is_asked and comparison.limit is None
+    is_in_order = reference.kind == "iterable" or bool(reference.draws)
+    return is_loose and is_asked and is_in_order and reference.comparison.limit is None
 
 
 def _passes(
@@ -204,7 +187,7 @@ def _passes(
     """The passes of two trials, which are three: in one process, and in another one."""
     outcomes = [
         run_fault_free(comparison=comparison, options=options)[-1]
-        for options in (_TWO_IN_ORDER, _IN_ORDER)
+        for options in (_TWO_EPOCHS, _ONE_EPOCH)
     ]
     passes = [epoch for outcome in outcomes for epoch in outcome.epochs]
     is_whole = len(passes) == 3 and all(epoch.complete for epoch in passes)  # noqa: PLR2004  # see above
