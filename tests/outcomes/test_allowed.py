@@ -18,7 +18,7 @@ from pytest_dataloader_faults.outcomes import (
     WorkerFacts,
     Wrong,
 )
-from pytest_dataloader_faults.outcomes.agreement import ZEROS, Leaf, difference
+from pytest_dataloader_faults.outcomes.agreement import BY_FORM, ZEROS, Leaf, difference
 from pytest_dataloader_faults.outcomes.reference import Share
 from support.facts import (
     EIO,
@@ -171,8 +171,9 @@ def test_an_endless_stream(samples_by_worker, hit, verdict, says):
     (facts,) = _fired(EIO, 0)
     facts = replace(facts, firings=(replace(facts.firings[0], worker=hit),))
     outcome = ordinary(Pass(EPOCH_1, (), deliveries, complete=True), (facts,))
-    reference = replace(stream_reference("a b c"), stream_limit=3)
-    finding = judge_trial(revised(outcome, kind="iterable", recovery=None), reference, SKIPS)
+    reference = replace(stream_reference("a b c"), comparison=BY_FORM, stream_limit=3)
+    facts = {"kind": "iterable", "comparison": BY_FORM, "recovery": None}
+    finding = judge_trial(revised(outcome, **facts), reference, SKIPS)
 
     assert (finding.verdict, says in finding.sentence) == (verdict, True), finding.sentence
 

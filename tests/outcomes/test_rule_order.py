@@ -325,6 +325,10 @@ STREAMS = {
     "different and missing": (_stream_trial(stream("a x")), stream_reference("a b c")),
     "missing": (_stream_trial(stream("a b")), stream_reference("a b c")),
     "endless, the same in each worker": (_endless_trial("s s,s x", "s s,s x"), ENDLESS),
+    "random, the same in each worker": (
+        _endless_trial("s s,s s", "s s,s s"),
+        replace(stream_reference("s s s s s s s s"), comparison=BY_FORM),
+    ),
     "endless, different": (_endless_trial("s s,x", "s s,s s,s s"), ENDLESS),
     "endless, missing": (_endless_trial("s s,s", "s s,s s,s s"), ENDLESS),
 }

@@ -199,7 +199,7 @@ def _find_missing(epoch: Pass) -> Iterator[Finding]:
 
 
 def _compare_counts(epoch: Pass, expected: Expected, allowed: Allowed) -> Iterator[Finding]:
-    if expected.limit is not None and _is_same_in_each_worker(epoch):
+    if expected.comparison.by_form and _is_same_in_each_worker(epoch):
         sentence = "all workers returned the same samples in the same order"
         yield _mismatch(Wrong.SAME_IN_EACH_WORKER, sentence)
     delivered = _count(epoch)
@@ -255,9 +255,10 @@ def _find_losses(lost: int, epoch: Pass, expected: Expected, allowed: Allowed) -
                 yield _mismatch(Wrong.MISSING, f"{loss}, although no fault hit that worker")
 
 
-# Some facts about endless streams. Each worker is stopped after the same number of samples. Which
-# samples these are depends on the workers, and often on random numbers, so only types and shapes
-# are known. But workers that return the same samples in the same order read the same shards.
+# Some facts about streams that are random or endless. Each worker of an endless one is stopped
+# after the same number of samples. Which samples these are depends on the workers, and often on
+# random numbers, so only types and shapes are known. But workers that return the same samples in
+# the same order read the same shards, or draw the same numbers.
 
 
 def _is_same_in_each_worker(epoch: Pass) -> bool:

@@ -68,6 +68,7 @@ class Expected:
         return cls(
             None,
             Counter(reference.digests.values()),
+            reference.comparison,
             shares={each.worker: Counter(each.samples) for each in shares},
             has_own_files=bool(reference.shares)
             and all(each.files == len(each.samples) for each in reference.shares),
