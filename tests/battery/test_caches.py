@@ -30,6 +30,7 @@ from support.corpus.caches import (
 )
 from support.datasets import Records
 from support.results import failure_of, failures_of, result_of
+from support.rows import slow
 from support.surveys import survey
 
 
@@ -290,7 +291,7 @@ def test_a_vain_wait_hides_no_race_at_another_file(records):
     assert "created all.bin, and another opened it" in result.explanation
 
 
-@pytest.mark.parametrize("kind", [_LockedBriefly, _KeepsLogs])
+@pytest.mark.parametrize("kind", [_LockedBriefly, slow(_KeepsLogs)])
 def test_a_short_timeout_of_a_lock_is_healthy(records, kind):
     result = result_of(lambda folder: kind(records, folder), "workers-agree")
 

@@ -265,6 +265,7 @@ class DecodesBy(Records):
         return super().__getitem__(index)
 
 
+@pytest.mark.slow
 def test_a_library_that_dies_of_want_is_a_warning(fakeslide, records):
     with pytest.warns(UnclearErrorWarning, match="was killed by SIGSEGV"):
         result = _check(lambda: DecodesBy(records, fakeslide.decode), "memory-exhaustion")

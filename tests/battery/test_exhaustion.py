@@ -56,6 +56,7 @@ class UsesOneThread(UsesOpenMp):
     threads = 1
 
 
+@pytest.mark.slow
 def test_a_library_that_ends_the_worker(records):
     loader = {"num_workers": 1, "batch_size": 4}
     result = failure_of(functools.partial(UsesOpenMp, records), NAME, loader=loader)

@@ -42,6 +42,7 @@ def _run(records, **streams):
     return subprocess.run(command, env=env, check=True, timeout=allowed(120), **streams)
 
 
+@pytest.mark.slow
 def test_a_terminal_shows_how_far_a_call_is(records):
     reading, terminal = pty.openpty()
     fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("4H", 24, 80, 0, 0))
