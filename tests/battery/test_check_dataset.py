@@ -5,8 +5,7 @@ import tempfile
 from pathlib import Path
 
 import pytest
-import torch
-from torch.utils.data import DataLoader, Dataset, Subset, get_worker_info
+from torch.utils.data import DataLoader, Subset, get_worker_info
 
 from pytest_dataloader_faults import CheckResult, Contract, Verdict, check_dataset, sweep
 from pytest_dataloader_faults._trial import take_reference
@@ -24,21 +23,12 @@ from pytest_dataloader_faults.outcomes import Finding
 from support.corpus.descriptors import Unpacked
 from support.datasets import COUNT, Records, RecordStream, joined, write_records
 from support.judging import judge_trial
+from support.plugin_datasets import Numbers
 from support.results import failure_of
 from support.specimens import BadSample, OpenedOnce, ZerosOnError
 from support.waiting import until
 
 FIRST = "read-error"
-
-
-class InMemory(Dataset):
-    """Reads no file."""
-
-    def __len__(self):
-        return COUNT
-
-    def __getitem__(self, index):
-        return torch.tensor(index)
 
 
 def _by_name(results):
@@ -192,7 +182,7 @@ def test_iterable_whose_batches_cannot_be_split_is_refused(records):
 
 
 def test_check_that_does_not_apply_has_shown_nothing():
-    for result in check_dataset(lambda: InMemory(), only=["open-error", FIRST]):  # noqa: PLW0108
+    for result in check_dataset(Numbers, only=["open-error", FIRST]):
         assert (result.verdict, result.passed) == ("not_exercised", False)
         assert (result.applies, result.failed, result.outcome) == (False, False, None)
         text = f"{result.check} does not apply to this dataset: its workers "

@@ -1,6 +1,5 @@
 """The checks of threads that do not start and of allocations that fail."""
 
-import ctypes
 import functools
 import gc
 import queue
@@ -9,10 +8,8 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
-from PIL import Image
 
 from pytest_dataloader_faults._engine import explain_missing_engine
 from pytest_dataloader_faults._settings import Settings
@@ -22,6 +19,7 @@ from pytest_dataloader_faults.battery.checks.threads.rules import ENDS_WORKER, O
 from pytest_dataloader_faults.faults import ThreadExhaustion
 from pytest_dataloader_faults.outcomes import Pass, WorkerDeath
 from pytest_dataloader_faults.outcomes.stages import DONE, START
+from support.corpus.memory import Decodes
 from support.corpus.threads import (
     KeepsThread,
     ReadsInPool,
@@ -134,72 +132,37 @@ def test_the_cause_follows_from_the_facts(epoch, facts, verdict, cause):
     assert (finding.verdict, finding.cause) == (verdict, cause)
 
 
-CHECK = "memory-exhaustion"
-COUNT, SIZE = 8, 512
-LIBC = ctypes.CDLL(None)
-LIBC.malloc.restype, LIBC.free.argtypes = ctypes.c_void_p, (ctypes.c_void_p,)
+MEMORY = "memory-exhaustion"
 
 
-@pytest.fixture(name="folder", scope="module")
-def _folder(tmp_path_factory):
-    """Gray images of 256 KiB, as raw bytes and as PNG files."""
-    folder = tmp_path_factory.mktemp("images")
-    for number in range(COUNT):
-        pixels = np.full((SIZE, SIZE), number + 1, np.uint8)
-        pixels[:, :number] = 0
-        (folder / f"{number:02d}.raw").write_bytes(pixels.tobytes())
-        Image.fromarray(pixels).save(folder / f"{number:02d}.png")
-    return folder
+class InThread(Decodes):
+    """Decodes in a thread, whose error reaches the loader: healthy."""
 
+    pool: Any = None
 
-class Images:
-    """Each sample is an image, by one library. An error of an allocation reaches the loader."""
-
-    suffix = ".raw"
-
-    def __init__(self, folder):
-        self.paths = sorted(folder.glob(f"*{self.suffix}"))
-
-    def __len__(self):
-        return COUNT
-
-    def load(self, index):
-        return self.paths[index].read_bytes()
-
-    def __getitem__(self, index):
-        return self.load(index)
-
-
-class InThread(Images):
-    pool = None
-
-    def __getitem__(self, index):
+    def __getitem__(self, index: int) -> Any:
         self.pool = self.pool or ThreadPoolExecutor(2)
-        return self.pool.submit(self.load, index).result()
+        return self.pool.submit(super().__getitem__, index).result()
 
 
-class Retry(Images):
-    """It frees memory, and tries again."""
+class Retry(Decodes):
+    """Frees memory, and tries again: healthy."""
 
-    attempts = 4
-
-    def __getitem__(self, index):
-        for attempt in range(self.attempts):
+    def __getitem__(self, index: int) -> Any:
+        for _ in range(3):
             try:
-                return self.load(index)
+                return super().__getitem__(index)
             except MemoryError:
-                if attempt == self.attempts - 1:
-                    raise
                 gc.collect()
-        return None
+        return super().__getitem__(index)
 
 
-class LostThread(Images):
+class LostThread(Decodes):
     """Its thread ends at the first error, and the worker waits for it."""
 
-    thread = None
+    thread: Any = None
 
-    def __getitem__(self, index):
+    def __getitem__(self, index: int) -> Any:
         if self.thread is None:
             self.requests, self.results = queue.Queue(), queue.Queue()
             self.thread = threading.Thread(target=self.run, daemon=True)
@@ -207,38 +170,24 @@ class LostThread(Images):
         self.requests.put(index)
         return self.results.get()
 
-    def run(self):
+    def run(self) -> None:
         while True:
-            self.results.put(self.load(self.requests.get()))
+            self.results.put(super().__getitem__(self.requests.get()))
 
 
-class Small(Images):
-    def load(self, index):
-        with open(self.paths[index], "rb") as file:
-            return file.read(1000)
-
-
-def _check(make, folder, **arguments):
-    return result_of(lambda: make(folder), CHECK, **arguments)
-
-
-def _failure(make, folder, **arguments):
-    return failure_of(lambda: make(folder), CHECK, **arguments)
-
-
-def test_a_dataset_that_waits_for_its_thread_hangs(folder):
-    result = _failure(LostThread, folder, deadline=2)
+def test_a_dataset_that_waits_for_its_thread_hangs(records):
+    result = failure_of(lambda: LostThread(records), MEMORY, deadline=2)
     assert (result.verdict, result.cause) == ("hung", "waits forever"), result.explanation
 
 
 @pytest.mark.parametrize("twin", [InThread, Retry])
-def test_a_dataset_that_raises_the_error_passes(folder, twin):
-    result = _check(twin, folder)
+def test_a_dataset_that_raises_the_error_passes(records, twin):
+    result = result_of(lambda: twin(records), MEMORY)
     assert result.passed, result.explanation
     assert all(trial.fired for trial in result.trials)
 
 
-def test_it_applies_to_datasets_that_allocate_much(folder):
-    result = _check(Small, folder)
+def test_it_applies_to_datasets_that_allocate_much(records):
+    result = result_of(lambda: Records(records), MEMORY)
     assert not result.applies
     assert "its workers allocate less than 64 KiB at once" in result.explanation

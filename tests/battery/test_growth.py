@@ -2,7 +2,6 @@
 
 import ctypes
 import os
-import time
 from dataclasses import replace
 
 import pytest
@@ -26,6 +25,7 @@ from support.refusals import missing_parts
 from support.results import failure_of, result_of
 from support.rows import slow
 from support.specimens import TornCache
+from support.troublemakers import Slow
 from support.waiting import allowed
 
 GROWTH = "resource-growth"
@@ -126,16 +126,8 @@ def test_few_epochs_show_nothing_where_time_ended_them(epochs, changes, says):
     assert says is None or refusal.reason.startswith(says)
 
 
-class Slow(Records):
-    """Takes its time."""
-
-    def __getitem__(self, index):
-        time.sleep(0.1)
-        return super().__getitem__(index)
-
-
 def test_too_few_epochs_show_nothing(records):
-    result = result_of(lambda: Slow(records), GROWTH, deadline=6)
+    result = result_of(lambda: Slow(records, 16, 0.1), GROWTH, deadline=6)
 
     assert (result.verdict, result.applies) == ("not_exercised", False)
     assert "fit into half of the deadline, and growth shows after 8" in result.explanation

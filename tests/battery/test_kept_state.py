@@ -16,6 +16,7 @@ from support.corpus.streams import Shards
 from support.datasets import COUNT, Records
 from support.facts import EIO, EPOCH_1, fired, ordinary, revised
 from support.results import failures_of, result_of
+from support.samplers import Resumes
 
 pytestmark = pytest.mark.usefixtures("engine")
 LEFT, GROWTH = "abandoned-epoch", "resource-growth"
@@ -52,26 +53,6 @@ def test_growth_that_is_expected_has_its_own_trials(records):
     assert not _is_left_early(growth)
 
 
-class Resumes(Sampler[int]):
-    """Goes on where it was, until it has drawn every index."""
-
-    def __init__(self):
-        self.place = 0
-
-    def __len__(self):
-        return COUNT
-
-    def __iter__(self):
-        return self
-
-    def __next__(self):
-        if self.place == COUNT:
-            self.place = 0
-            raise StopIteration
-        self.place += 1
-        return self.place - 1
-
-
 def _loader(sampler, records):
     """A factory of loaders with more batches than are requested from the workers at once."""
     return lambda: DataLoader(Records(records), sampler=sampler(), batch_size=2, num_workers=2)
@@ -79,7 +60,7 @@ def _loader(sampler, records):
 
 def test_a_sampler_that_continues_where_it_was_is_corrupted(records):
     reasons = {LEFT: "after one that was left early", CUT[1]: "after one that ended with an error"}
-    for result in failures_of(_loader(Resumes, records), reasons):
+    for result in failures_of(_loader(lambda: Resumes(range(COUNT)), records), reasons):
         assert result.verdict == "corrupted", result.explanation
         epoch = f"in epoch 2, {reasons[result.check]}"
         assert f"corrupted: {epoch}, the sampler drew " in result.explanation

@@ -24,6 +24,7 @@ from support.datasets import Records
 from support.facts import EIO, EPOCH_1, fired, ordinary, revised
 from support.network_datasets import (
     ByConnection,
+    ByHttp,
     ByProcess,
     OfItsLength,
     RepeatsSample,
@@ -41,58 +42,25 @@ from support.waiting import allowed
 COUNT = 8
 
 
-class Served(Dataset):
+class Asks(ByHttp):
     """Asks a server for each sample."""
 
-    def __init__(self, family, address):
-        self.family = family
+    def __init__(self, address):
+        super().__init__("")
         self.address = address
 
-    def __len__(self):
-        return COUNT
-
-    def __getitem__(self, index):
-        with socket.socket(self.family) as connection:
-            connection.connect(self.address)
-            connection.sendall(bytes([index]))
-            return torch.tensor(list(connection.recv(1)))
+    def read(self, _url):
+        with socket.create_connection(self.address) as connection:
+            connection.sendall(b"?")
+            return connection.recv(1)
 
 
-def _serve(listening):
-    while True:
-        try:
-            connection, _ = listening.accept()
-        except OSError:
-            return
-        with connection:
-            connection.sendall(connection.recv(1))
-
-
-@pytest.fixture(name="serve")
-def _serve_fixture():
-    """A function that starts a server at an address, and tells that address."""
-    started = []
-
-    def serve(family, address):
-        listening = socket.create_server(address, family=family)
-        thread = threading.Thread(target=_serve, args=(listening,))
-        thread.start()
-        started.append((listening, thread))
-        return listening.getsockname()
-
-    yield serve
-    for listening, thread in started:
-        listening.shutdown(socket.SHUT_RDWR)
-        thread.join()
-        listening.close()
-
-
-def test_connections_are_counted(serve):
-    address = serve(socket.AF_INET, ("127.0.0.1", 0))
-    result = result_of(lambda: Served(socket.AF_INET, address), "read-error")
+def test_connections_are_counted():
+    with tcp_server(lambda connection: connection.sendall(connection.recv(1))) as address:
+        result = result_of(lambda: Asks(address), "read-error")
+        outcome = run_trial(lambda: Asks(address), ReadError("*.none"))
     assert not result.applies
     assert "they open network connections, which checks such as" in result.explanation
-    outcome = run_trial(lambda: Served(socket.AF_INET, address), ReadError("*.none"))
     assert outcome.unobserved == {}
     connections = sum(
         (Counter(each.counts_of("connections")) for each in outcome.workers), Counter()

@@ -1,163 +1,73 @@
-"""The check of stray entries: which files it adds, what contracts allow, what it leaves behind."""
+"""The check of stray entries: what contracts allow, and what it leaves behind."""
 
 import functools
 import os
 import shutil
 
 import pytest
-import torch
-from torch.utils.data import DataLoader, IterableDataset
+from torch.utils.data import DataLoader
 
 from pytest_dataloader_faults import Contract
+from support.corpus.listings import EntriesBySuffix, EveryEntry
+from support.corpus.swallowing import without_nones
+from support.datasets import COUNT, Records, RecordStream
 from support.results import failure_of, result_of
 
 STRAY_ENTRIES = "stray-entries"
-COUNT = 16
-EXTRA = (
-    "img000.bin.part was added to its folder; the dataset has 17 samples instead of 16, and no"
-    " exception was raised"
-)
 
 
-@pytest.fixture(name="folder", scope="module")
-def _folder(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("data")
-    (folder / "masks").mkdir()
-    for number in range(COUNT):
-        path = folder / "masks" / f"img{number:03d}.bin"
-        path.write_bytes(f"mask {number:03d} ".encode() * 1000)
-    return folder
-
-
-class Masks:
-    """Each entry of a flat folder is a sample."""
+class RefusesOthers(Records):
+    """Refuses a file of any other kind when it is made."""
 
     def __init__(self, folder):
-        self.paths = sorted(self.list_folder(folder / "masks"))
-
-    def list_folder(self, folder):
-        return list(folder.iterdir())
-
-    def __len__(self):
-        return len(self.paths)
-
-    def __getitem__(self, index):
-        return self.paths[index].read_bytes()
+        super().__init__(folder)
+        for path in self.paths:
+            if path.suffix != ".rec":
+                raise ValueError(f"{path} is not a record")
 
 
-class MasksBySuffix(Masks):
-    def list_folder(self, folder):
-        return folder.glob("*.bin")
+@pytest.mark.parametrize("twin", [Records, RecordStream, RefusesOthers])
+def test_a_dataset_that_raises_an_error_passes(records, twin):
+    """Also a stream, in one of its workers."""
+    result = result_of(functools.partial(twin, records), STRAY_ENTRIES)
+    assert (result.verdict, result.outcome.fired > 0) == ("failed_cleanly", True)
 
 
-class MasksThatMustFit(Masks):
-    """It refuses a file of any other kind."""
-
-    def list_folder(self, folder):
-        with os.scandir(folder) as entries:
-            for entry in entries:
-                if not entry.name.endswith(".bin"):
-                    raise ValueError(f"{entry.path} is not a mask")
-                yield folder / entry.name
+def test_a_failure_is_confirmed_and_no_file_is_left_behind(records):
+    before = sorted(records.rglob("*"))
+    result = result_of(lambda: EveryEntry(records), STRAY_ENTRIES)
+    assert "00.rec.part was added to its folder; the dataset has 17 samples" in result.sentence
+    assert len(result.trials) == 2
+    assert sorted(records.rglob("*")) == before
 
 
-class MasksOfTheirSize(Masks):
-    """A sample of half a file is an error that names it."""
-
-    def __getitem__(self, index):
-        content = super().__getitem__(index)
-        if len(content) != 9000:
-            raise ValueError(f"{self.paths[index]} has {len(content)} bytes instead of 9000")
-        return content
-
-
-class MasksIfIntact(MasksOfTheirSize):
-    """It returns None for half a file, which ``drop_none`` leaves out."""
+class NoneForHalves(Records):
+    """Gives None for half a file, which its loader leaves out."""
 
     def __getitem__(self, index):
         try:
-            return super().__getitem__(index)
+            return super().__getitem__(index)[0]
         except ValueError:
             return None
 
 
-def drop_none(samples):
-    return [each for each in samples if each is not None]
+def test_a_contract_allows_to_skip_it(records):
+    def make():
+        return DataLoader(NoneForHalves(records), 4, num_workers=2, collate_fn=without_nones)
 
-
-class Stream(IterableDataset):
-    def __init__(self, folder):
-        self.folder = folder / "masks"
-
-    def __iter__(self):
-        yield from (path.read_bytes() for _, path in self.own_files())
-
-    def own_files(self):
-        """Those of the worker, with their numbers."""
-        worker = torch.utils.data.get_worker_info()
-        first, step = (worker.id, worker.num_workers) if worker else (0, 1)
-        return [*enumerate(sorted(self.list_folder()))][first::step]
-
-    def list_folder(self):
-        return self.folder.iterdir()
-
-
-class NumberedStream(Stream):
-    """Each sample has its number, and half a file is an error, in one of the workers."""
-
-    def __iter__(self):
-        for number, path in self.own_files():
-            content = path.read_bytes()
-            if len(content) != 9000:
-                raise ValueError(f"{path} has {len(content)} bytes instead of 9000")
-            yield number, content
-
-
-def _check(make, folder, **arguments):
-    return result_of(functools.partial(make, folder), STRAY_ENTRIES, **arguments)
-
-
-def _failure(make, folder, **arguments):
-    return failure_of(functools.partial(make, folder), STRAY_ENTRIES, **arguments)
-
-
-@pytest.mark.parametrize(
-    "twin",
-    [
-        *(MasksThatMustFit, NumberedStream),
-    ],
-)
-def test_a_dataset_that_raises_an_error_passes(folder, twin):
-    result = _check(twin, folder)
-    assert (result.verdict, result.outcome.fired > 0) == ("failed_cleanly", True)
-
-
-def test_a_failure_is_confirmed_and_no_file_is_left_behind(folder):
-    before = sorted(folder.rglob("*"))
-    result = _check(Masks, folder)
-    assert EXTRA in result.sentence
-    assert len(result.trials) == 2
-    assert sorted(folder.rglob("*")) == before
-
-
-def test_a_contract_allows_to_skip_it(folder):
-    def load(folder):
-        return DataLoader(MasksIfIntact(folder), 4, num_workers=2, collate_fn=drop_none)
-
-    result = _check(load, folder, contract=Contract(may_skip=True))
+    result = result_of(make, STRAY_ENTRIES, contract=Contract(may_skip=True))
     assert result.verdict == "survived"
     assert "1 sample hit by a fault is missing; all other samples match" in result.sentence
-    assert _failure(load, folder).verdict == "corrupted"
+    assert failure_of(make, STRAY_ENTRIES).verdict == "corrupted"
 
 
-def _copy(data, folder):
+def _copy(records, folder):
     """A dataset of a copy of its files, as of those on a slow drive."""
-    shutil.copytree(data / "masks", folder / "masks", dirs_exist_ok=True)
-    return MasksBySuffix(folder)
+    return EntriesBySuffix(shutil.copytree(records, folder / "records", dirs_exist_ok=True))
 
 
-def test_a_dataset_may_copy_its_folder(folder):
-    make = functools.partial(_copy, folder)
+def test_a_dataset_may_copy_its_folder(records):
+    make = functools.partial(_copy, records)
     result = result_of(make, STRAY_ENTRIES, contract=Contract(survives=True))
     assert (result.verdict, result.outcome.fired > 0) == ("survived", True), result.explanation
-    assert len(os.listdir(folder / "masks")) == COUNT
+    assert len(os.listdir(records)) == COUNT
