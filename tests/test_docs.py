@@ -19,7 +19,7 @@ from pytest_dataloader_faults.battery.checks import CHECKS
 from pytest_dataloader_faults.plugin import _options
 from pytest_dataloader_faults.plugin import _pyfakefs as _fixtures_of_files
 from support.pages import PAGES, TEXTS, check_examples, generate, pages_with_examples
-from support.rows import rows, slow
+from support.rows import rows
 from support.scripts import ROOT, load_script
 
 REFERENCE = "\n".join(text for page, text in TEXTS.items() if "reference" in page.parts)
@@ -28,16 +28,10 @@ REFERENCE = "\n".join(text for page, text in TEXTS.items() if "reference" in pag
 each_page = rows("page", PAGES, ids=str)
 
 
-WITH_BATTERIES = [
-    *(Path(f"docs/tutorial/first_{name}.md") for name in ("battery", "search")),
-    Path("docs/explanation/why.md"),
-]
-
-
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize(
     "page",
-    [slow(page) if page in WITH_BATTERIES else page for page in pages_with_examples()],
+    pages_with_examples(how_to=False),
     ids=str,
 )
 def test_examples_run_and_print_what_the_page_shows(page, tmp_path):

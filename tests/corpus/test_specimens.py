@@ -32,6 +32,7 @@ from support.corpus.ranks import RankedStream
 from support.datasets import write_records
 from support.judging import judge_trial
 from support.ranked import RankedStreamWithState, copy_records
+from support.rows import slow
 
 OF_FILES_BEFORE = [check.name for check in (*BEFORE_INIT, *LISTINGS)]
 _FIRST_TWINS = {case.entry[0]: case for case in reversed(CASES)}
@@ -133,6 +134,7 @@ OF_SPECIMENS = [
 ]
 """The healthy stream shows nothing of their faults. For copy-on-write, see test_copy_on_write.py;
 ranks-listing-order has the fault of listing-order."""
+FIRST_OF_EACH = [each[0] for each in (NETWORK, HTTP, LISTINGS, LOCKS, THREADS)] + [MEMORY[-1]]
 FAULTY = [
     name
     for name, check in CHECKS.items()
@@ -217,7 +219,12 @@ def test_checks_that_are_disarmed_are_not_exercised(names, healthy):
 
 
 @pytest.mark.parametrize(
-    "case", [OF_CHECK[each.name] for each in OF_SPECIMENS], ids=lambda case: case.check
+    "case",
+    [
+        OF_CHECK[each.name] if each in FIRST_OF_EACH else slow(OF_CHECK[each.name])
+        for each in OF_SPECIMENS
+    ],
+    ids=lambda case: case.check,
 )
 def test_a_specimen_that_is_disarmed_shows_nothing(case, tmp_path, result_of):
     armed = result_of(case, "specimen")

@@ -7,12 +7,14 @@ import runpy
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from pytest_dataloader_faults._engine import explain_missing_engine
 from pytest_dataloader_faults.report.command import main
 from support.inner import Entry, run_process
+from support.rows import slow
 from support.scripts import ROOT, load_script
 
 generate = load_script("docs/generate.py")
@@ -34,20 +36,23 @@ _ENTRIES: Mapping[tuple[str, ...], Entry] = {
 }
 """What runs a command in a fork, by the first arguments of its interpreter."""
 _HOW_TO = Path("docs/how-to")
-_GROUPS: dict[str, Callable[[Path], bool]] = {
-    "cookbook": lambda page: page.parent == _HOW_TO / "cookbook",
-    "how-to, a to h": lambda page: page.parent == _HOW_TO and page.name < "i",
-    "how-to, i to z": lambda page: page.parent == _HOW_TO and page.name >= "i",
-}
-"""The pages of each file of tests: a file takes at most a minute."""
+_NAMES = """
+    how-to/cookbook/arrays-and-tables how-to/cookbook/s3-and-http how-to/cookbook/sound-and-video
+    how-to/cookbook/streams how-to/datasets-that-write-a-cache how-to/distributed-training
+    how-to/frameworks how-to/known-failures how-to/other-plugins how-to/read-the-results
+    how-to/resume-from-a-checkpoint how-to/run-only-some-checks how-to/run-without-a-test-file
+    how-to/test-a-dataset-over-a-network tutorial/first_battery tutorial/first_search
+    explanation/why
+"""
+_LONG = {Path(f"docs/{name}.md") for name in _NAMES.split()}
+"""Pages whose examples run whole batteries: about six seconds of a processor, or more."""
 
 
-def pages_with_examples(group: str | None = None) -> list[Path]:
-    """The pages of *group* that have examples; None for those that belong to none."""
+def pages_with_examples(*, how_to: bool) -> list[Any]:
+    """Those below docs/how-to, or all others. Those that take long are slow."""
     pages = [page for page in PAGES if _has_examples(TEXTS[page])]
-    if group is not None:
-        return [page for page in pages if _GROUPS[group](page)]
-    return [page for page in pages if not any(each(page) for each in _GROUPS.values())]
+    chosen = [page for page in pages if page.is_relative_to(_HOW_TO) == how_to]
+    return [slow(page) if page in _LONG else page for page in chosen]
 
 
 def _has_examples(text: str) -> bool:
