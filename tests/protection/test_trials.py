@@ -14,11 +14,9 @@ from pytest_dataloader_faults import Verdict, check_dataset, inject, run_trial
 from pytest_dataloader_faults._trial import take_reference
 from pytest_dataloader_faults.exceptions import UnusableDatasetError
 from pytest_dataloader_faults.faults import (
-    DescriptorExhaustion,
     MemoryExhaustion,
     OpenError,
     ReadError,
-    StrayEntry,
     TruncatedFile,
     WorkerKilled,
 )
@@ -66,7 +64,6 @@ def checks(*names, **options):
 
 RUN_TIME = {
     "read error": trial(ReadError(RECORDS)),
-    "no descriptors": trial(DescriptorExhaustion()),
     "no memory": trial(MemoryExhaustion()),
     "read error before init": trial(ReadError(RECORDS), before_init=True),
     "without workers": trial(ReadError(RECORDS), loader={"num_workers": 0}),
@@ -75,11 +72,7 @@ RUN_TIME = {
     ),
     "ranks": trial(ReadError(RECORDS), ranks=2),
 }
-AT_REST = {
-    "truncated before init": trial(TruncatedFile(RECORDS), before_init=True),
-    "missing": trial(OpenError("*/00.rec", errno.ENOENT)),
-    "stray entry": trial(StrayEntry("*/records"), before_init=True),
-}
+AT_REST = {"truncated before init": trial(TruncatedFile(RECORDS), before_init=True)}
 DATASETS = {
     "in another worker": (destroyers.DeletesElsewhere, trial(ReadError(RECORDS, workers=(0,)))),
     "after a crash": (
@@ -90,7 +83,6 @@ DATASETS = {
     "in a daemon": (destroyers.LeavesDaemon, trial(ReadError(RECORDS), loader={"num_workers": 1})),
     "in the main process": (destroyers.in_the_main_process, trial(ReadError(RECORDS))),
     "in the process that resumes": (destroyers.resumed, checks("resumes-after-death")),
-    "with its own forkserver": (destroyers.with_forkserver, trial(ReadError(RECORDS), loader={})),
 }
 ROWS = {
     **{name: (Deletes, go) for name, go in {**RUN_TIME, **AT_REST}.items()},
@@ -98,10 +90,7 @@ ROWS = {
 }
 
 
-SLOW = {
-    *("missing", "stray entry", "no descriptors"),
-    *("in a new process", "in the process that resumes", "with its own forkserver"),
-}
+SLOW = {"in a new process", "in the process that resumes"}
 """Rows of which another one has most of the mechanism."""
 
 

@@ -253,9 +253,3 @@ def in_the_main_process(folder: Path, log: Log) -> DataLoader[Any]:
 
 def resumed(folder: Path, log: Log) -> DataLoader[Any]:
     return _Resumed(_Sound(folder, log), batch_size=2, num_workers=2)
-
-
-def with_forkserver(folder: Path, log: Log) -> DataLoader[Any]:
-    return DataLoader(
-        Deletes(folder, log), batch_size=4, num_workers=2, multiprocessing_context="forkserver"
-    )
