@@ -31,7 +31,7 @@ _MOST_IN_LIST, _MOST = 16, 64
 """If more items of a list vary, or more parts of a sample, only the types in it are compared."""
 
 
-class Leaf(NamedTuple):
+class Part(NamedTuple):
     """One part: ``['boxes'][0]``, ``Tensor torch.float32 (4, 4)``, and a digest of its content.
 
     The digest of a container is empty, because its items are separate parts.
@@ -62,10 +62,10 @@ class Sample(NamedTuple):
 
     digest: str
     content: str = ""
-    parts: tuple[Leaf, ...] = ()
+    parts: tuple[Part, ...] = ()
 
 
-SampleParts: TypeAlias = Sequence[tuple[Hashable, Sequence[Leaf]]]
+SampleParts: TypeAlias = Sequence[tuple[Hashable, Sequence[Part]]]
 """The parts of each sample, by its index; None for a stream, whose order may vary."""
 
 
@@ -104,10 +104,10 @@ class Mask:
         """The paths of all parts of which something is not compared."""
         return sorted((*self.form_only, *self.types_only, *self.ignored))
 
-    def apply(self, parts: Iterable[Leaf]) -> list[Leaf]:
+    def apply(self, parts: Iterable[Part]) -> list[Part]:
         """What is compared of the *parts* of a sample."""
-        compared: list[Leaf] = []
-        types: defaultdict[str, list[Leaf]] = defaultdict(list)
+        compared: list[Part] = []
+        types: defaultdict[str, list[Part]] = defaultdict(list)
         for part in parts:
             if any(_is_at_or_in(part.path, each) for each in self.ignored):
                 continue
@@ -156,7 +156,7 @@ class Comparison:
         """What is compared of a part whose content is not."""
         return "types" if self.mask else "types and shapes"
 
-    def reduce(self, parts: Iterable[Leaf]) -> Sequence[Leaf]:
+    def reduce(self, parts: Iterable[Part]) -> Sequence[Part]:
         """What is compared of the *parts* of a sample."""
         parts = map(without_content, parts) if self.by_form else parts
         return self.mask.apply(parts)
@@ -179,7 +179,7 @@ BY_FORM = Comparison(by_form=True)
 """The comparison for random samples that differ in all parts."""
 
 
-def types_in(parts: Iterable[Leaf]) -> list[Leaf]:
+def types_in(parts: Iterable[Part]) -> list[Part]:
     """The types at each path; all items of a list share one."""
     return sorted(set(map(_type_of, parts)))
 
@@ -215,7 +215,7 @@ def _is_at_or_in(path: str, container: str) -> bool:
     return path == container or is_inside(path, container)
 
 
-_Samples: TypeAlias = Counter[tuple[Hashable, Leaf]]
+_Samples: TypeAlias = Counter[tuple[Hashable, Part]]
 """The parts at one path, by sample."""
 
 
@@ -236,18 +236,18 @@ def _mask_at(path: str, ours: dict[str, _Samples], theirs: dict[str, _Samples]) 
     return Mask(form_only=(path,)) if has_form else Mask(types_only=(path,))
 
 
-def _agree(ours: _Samples, theirs: _Samples, reduce: Callable[[Leaf], Leaf]) -> bool:
+def _agree(ours: _Samples, theirs: _Samples, reduce: Callable[[Part], Part]) -> bool:
     return _reduced(ours, reduce) == _reduced(theirs, reduce)
 
 
-def _reduced(samples: _Samples, reduce: Callable[[Leaf], Leaf]) -> _Samples:
+def _reduced(samples: _Samples, reduce: Callable[[Part], Part]) -> _Samples:
     reduced: _Samples = Counter()
     for (key, part), count in samples.items():
         reduced[key, reduce(part)] += count
     return reduced
 
 
-def _types_at(path: str, reading: SampleParts) -> Counter[tuple[Hashable, Leaf]]:
+def _types_at(path: str, reading: SampleParts) -> Counter[tuple[Hashable, Part]]:
     """How many samples have each type at *path* or in there."""
     return Counter(
         (key, part)
@@ -256,18 +256,18 @@ def _types_at(path: str, reading: SampleParts) -> Counter[tuple[Hashable, Leaf]]
     )
 
 
-def _presence_of(part: Leaf) -> Leaf:
+def _presence_of(part: Part) -> Part:
     return part._replace(form="", digest="")
 
 
-def without_content(part: Leaf) -> Leaf:
+def without_content(part: Part) -> Part:
     """*part* with its type and shape only."""
     return part._replace(digest="")
 
 
-def _type_of(part: Leaf) -> Leaf:
+def _type_of(part: Part) -> Part:
     """Its type without shape or length, at a path that all items of a list share."""
-    return Leaf(_PLACE.sub("[]", part.path), _SHAPE.sub("", part.form), "")
+    return Part(_PLACE.sub("[]", part.path), _SHAPE.sub("", part.form), "")
 
 
 def _limit(mask: Mask) -> Mask:
@@ -284,7 +284,7 @@ def _list_of(path: str) -> str | None:
     return path[: places[-1].start()] if places else None
 
 
-def difference(expected: Sequence[Leaf], delivered: Sequence[Leaf]) -> str:
+def difference(expected: Sequence[Part], delivered: Sequence[Part]) -> str:
     """The first part of a sample that differs from the reference; empty if none is known."""
     if not expected or not delivered:
         return ""

@@ -19,7 +19,7 @@ from pytest_dataloader_faults.battery.checks import CHECKS
 from pytest_dataloader_faults.battery.checks._epochs import SAME_AGAIN
 from pytest_dataloader_faults.faults import ReadError
 from pytest_dataloader_faults.outcomes import Batch, Pass, Sample
-from pytest_dataloader_faults.outcomes.agreement import Leaf
+from pytest_dataloader_faults.outcomes.agreement import Part
 from pytest_dataloader_faults.outcomes.judge.draws import USED_UP
 from pytest_dataloader_faults.steps import EndFaults, Epoch, arm_workers
 from support.applicability import refusal_of
@@ -51,7 +51,7 @@ INDICES = tuple(range(COUNT))
 def _pass(salt, count=COUNT):
     """An epoch whose samples all have the same shape, and content that *salt* decides."""
     samples = (
-        Sample("same", parts=(Leaf("", "Tensor", f"{salt}{key}"),)) for key in INDICES[:count]
+        Sample("same", parts=(Part("", "Tensor", f"{salt}{key}"),)) for key in INDICES[:count]
     )
     batch = Batch(INDICES[:count], tuple(samples))
     return Pass(EPOCH_1, (INDICES[:count],), (batch,), complete=True)
@@ -245,8 +245,8 @@ def test_a_large_part_that_repeats_is_found_beside_a_time(second, varying, repea
             Sample(
                 "same",
                 parts=(
-                    Leaf("", "Tensor (64,)", f"{salt}{index:023}"),
-                    Leaf("['t']", "float", f"{time}{index}"),
+                    Part("", "Tensor (64,)", f"{salt}{index:023}"),
+                    Part("['t']", "float", f"{time}{index}"),
                 ),
             )
             for index in INDICES

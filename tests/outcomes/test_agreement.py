@@ -5,31 +5,31 @@ from __future__ import annotations
 import pytest
 
 from pytest_dataloader_faults.outcomes.agreement import (
-    Leaf,
     Mask,
+    Part,
     count_varying,
     find_mask,
     is_inside,
 )
 from support.rows import rows
 
-DATA = Leaf("['data']", "Tensor (4,)", "d")
+DATA = Part("['data']", "Tensor (4,)", "d")
 
 
 def _dict(*parts):
     """A dict with data and these *parts*."""
     keys = {part.path.partition("]")[0] for part in parts}
-    return (Leaf("", f"dict of {1 + len(keys)}", ""), DATA, *parts)
+    return (Part("", f"dict of {1 + len(keys)}", ""), DATA, *parts)
 
 
 def _part(name, form="float", digest=""):
-    return Leaf(f"['{name}']", form, digest)
+    return Part(f"['{name}']", form, digest)
 
 
 def _list(*digests, form="int"):
     """A list in such a dict."""
-    items = (Leaf(f"['list'][{place}]", form, each) for place, each in enumerate(digests))
-    return (Leaf("['list']", f"list of {len(digests)}", ""), *items)
+    items = (Part(f"['list'][{place}]", form, each) for place, each in enumerate(digests))
+    return (Part("['list']", f"list of {len(digests)}", ""), *items)
 
 
 NOTHING = Mask(ignored=("",))
@@ -56,7 +56,7 @@ LIST_OF_ANY = Mask(types_only=("['list']",))
         (_dict(*_list("1", "2")), _dict(*_list()), Mask(ignored=("['list']",))),
         (_dict(*_list(*"a" * 40)), _dict(*_list(*"b" * 40)), LIST_OF_ANY),
         (_dict(_part("t")), _dict(_part("u")), NOTHING),
-        ((Leaf("", "Tensor (4,)", "1"),), (Leaf("", "Tensor (4,)", "2"),), Mask(("",))),
+        ((Part("", "Tensor (4,)", "1"),), (Part("", "Tensor (4,)", "2"),), Mask(("",))),
     ],
     ids="same content shape type item length emptiness many keys all".split(),
 )

@@ -18,7 +18,7 @@ from pytest_dataloader_faults.outcomes import (
     WorkerFacts,
     Wrong,
 )
-from pytest_dataloader_faults.outcomes.agreement import BY_FORM, ZEROS, Leaf, difference
+from pytest_dataloader_faults.outcomes.agreement import BY_FORM, ZEROS, Part, difference
 from pytest_dataloader_faults.outcomes.reference import Share
 from support.facts import (
     EIO,
@@ -334,8 +334,8 @@ def test_after_the_fault_nothing_may_be_replaced():
 def _picture(name, label="1", shape="(1, 64)"):
     """A sample: an image and its label."""
     digest = ZEROS if name == ZEROS else name.ljust(24, "0")
-    image = Leaf("[0]", f"torch.Tensor torch.uint8 {shape}", digest)
-    parts = (image, Leaf("[1]", "int", label))
+    image = Part("[0]", f"torch.Tensor torch.uint8 {shape}", digest)
+    parts = (image, Part("[1]", "int", label))
     return SampleComparer().record(parts, parts)
 
 

@@ -35,7 +35,7 @@ from pytest_dataloader_faults.outcomes import (
     SavedState,
     WorkerFacts,
 )
-from pytest_dataloader_faults.outcomes.agreement import Leaf
+from pytest_dataloader_faults.outcomes.agreement import Part
 from pytest_dataloader_faults.outcomes.contract import Cause
 from pytest_dataloader_faults.outcomes.judge.causes import Clues, likely_cause
 from pytest_dataloader_faults.outcomes.repeats import JudgedTrial
@@ -463,7 +463,7 @@ USED_UP = replace(
     stream_reference(LONG), second_pass_count=3, nondeterministic_count=16, comparison=BY_FORM
 )
 RANDOM = replace(USED_UP, second_pass_count=None)
-PARTS = (Leaf(".", "T (64,)", "a" * 24),)
+PARTS = (Part(".", "T (64,)", "a" * 24),)
 AGAIN = tuple(
     replace(each, samples=tuple(sample._replace(parts=PARTS) for sample in each.samples))
     for each in stream(LONG).delivered

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from PIL import Image
 from torch.utils.data import default_collate
 
-from pytest_dataloader_faults._trial.samples.fingerprint import leaves, split
+from pytest_dataloader_faults._trial.samples.fingerprint import split, take_apart
 from pytest_dataloader_faults.outcomes.agreement import difference
 from support.fingerprints import digest
 from support.rows import rows
@@ -155,13 +155,13 @@ def test_numbers_of_many_digits_differ():
 
 @pytest.mark.parametrize("kind", [torch.zeros, np.zeros])
 def test_many_zeros_are_reported(kind):
-    assert [each.digest for each in leaves(kind(16))] == ["all zeros"]
-    assert [each.digest for each in leaves(kind(15))] != ["all zeros"]
-    assert [each.digest for each in leaves(-kind(16))] != ["all zeros"]
+    assert [each.digest for each in take_apart(kind(16))] == ["all zeros"]
+    assert [each.digest for each in take_apart(kind(15))] != ["all zeros"]
+    assert [each.digest for each in take_apart(-kind(16))] != ["all zeros"]
     assert digest(kind(16)) != digest(kind((4, 4)))
     bits = kind(64)
     bits[-1] = 1
-    assert [each.digest for each in leaves(bits)] != ["all zeros"]
+    assert [each.digest for each in take_apart(bits)] != ["all zeros"]
 
 
 def test_what_has_no_fingerprint_is_refused():
@@ -223,7 +223,7 @@ def test_what_is_no_batch_of_so_many_is_not_split(batch):
 
 def _at(value):
     """Each part by its path."""
-    return {leaf.path: leaf for leaf in leaves(value)}
+    return {part.path: part for part in take_apart(value)}
 
 
 def _leads_to_a_part(sample, path):
@@ -328,6 +328,6 @@ def test_part_that_was_changed_is_found(sample, data):
     changed[place] = Plain(sample[place])
 
     sample_leaves, changed_leaves = (
-        [tuple(leaf) for leaf in leaves(each)] for each in (sample, changed)
+        [tuple(part) for part in take_apart(each)] for each in (sample, changed)
     )
     assert difference(tuple(sample_leaves), tuple(changed_leaves)).startswith(f"[{place}]")

@@ -13,19 +13,19 @@ from pytest_dataloader_faults._trial.samples.draws import Draw
 from pytest_dataloader_faults._trial.samples.fingerprint import (
     digest_of,
     digest_of_rows,
-    leaves,
     rows_of,
     split,
+    take_apart,
     without_batch,
 )
 from pytest_dataloader_faults.outcomes import Batch, Sample
-from pytest_dataloader_faults.outcomes.agreement import EXACT, ZEROS, Comparison, Leaf
+from pytest_dataloader_faults.outcomes.agreement import EXACT, ZEROS, Comparison, Part
 from pytest_dataloader_faults.outcomes.contract import Contract
 
 if TYPE_CHECKING:
     from torch.utils.data import DataLoader
 
-_MOST_SAMPLES, _MOST_LEAVES = 256, 16
+_MOST_SAMPLES, _MOST_PARTS = 256, 16
 """How many parts of samples are reported. People read them, and an outcome must stay small."""
 
 
@@ -40,7 +40,7 @@ class Fingerprint(NamedTuple):
 
     sample: Sample
     exact: str
-    parts: tuple[Leaf, ...]
+    parts: tuple[Part, ...]
 
 
 @dataclass
@@ -60,9 +60,9 @@ class SampleComparer:
 
         *is_slice*: it is a batch of one sample. Messages then name the sample instead of a batch.
         """
-        parts = tuple(leaves(self._key_of(value)))
+        parts = tuple(take_apart(self._key_of(value)))
         self._reported += 1
-        reported = parts[:_MOST_LEAVES] if self._reported <= _MOST_SAMPLES else ()
+        reported = parts[:_MOST_PARTS] if self._reported <= _MOST_SAMPLES else ()
         if is_slice and self.contract.key is None:
             reported = tuple(map(without_batch, reported))
         return Fingerprint(self.record(parts, reported), digest_of(parts), parts)
@@ -93,7 +93,7 @@ class SampleComparer:
         if self.comparison.by_form or self.contract.key is not None:
             return ()
         try:
-            return tuple(digest_of(leaves(row)) for row in rows_of(batch))
+            return tuple(digest_of(take_apart(row)) for row in rows_of(batch))
         except Exception:  # noqa: BLE001  # the user's classes: it is not a batch
             return ()
 
@@ -106,7 +106,7 @@ class SampleComparer:
         except Exception:  # noqa: BLE001  # it was tried on the reference, where it must work
             return value
 
-    def record(self, parts: Iterable[Leaf], shown: tuple[Leaf, ...] = ()) -> Sample:
+    def record(self, parts: Iterable[Part], shown: tuple[Part, ...] = ()) -> Sample:
         """The record of a sample that has these *parts*, some of which are *shown*."""
         compared = self.comparison.reduce(parts)
         large = [each for each in compared if each.is_large]

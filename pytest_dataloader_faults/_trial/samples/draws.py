@@ -31,7 +31,12 @@ from pytest_dataloader_faults._engine.worker.fetch_hooks import (
 )
 from pytest_dataloader_faults._trial import loaders
 from pytest_dataloader_faults._trial.samplers import length_of_endless
-from pytest_dataloader_faults._trial.samples.fingerprint import ADDRESS, digest_of, hash_of, leaves
+from pytest_dataloader_faults._trial.samples.fingerprint import (
+    ADDRESS,
+    digest_of,
+    hash_of,
+    take_apart,
+)
 from pytest_dataloader_faults.exceptions import UnusableDatasetError
 from pytest_dataloader_faults.outcomes.text import format_value
 
@@ -179,7 +184,7 @@ def name_of(index: Any) -> Name:
     try:
         text = plain_text(index)
         if text is None:
-            return f"{_describe(index)} #{digest_of(leaves(index))[:_DIGITS]}"
+            return f"{_describe(index)} #{digest_of(take_apart(index))[:_DIGITS]}"
     except Exception:  # noqa: BLE001  # It is endless, or cannot be pickled.
         return _describe(index)
     return (

@@ -27,7 +27,7 @@ from typing import Any
 
 import torch
 
-from pytest_dataloader_faults.outcomes.agreement import MANY, ZEROS, Leaf
+from pytest_dataloader_faults.outcomes.agreement import MANY, ZEROS, Part
 from pytest_dataloader_faults.outcomes.text import format_value
 
 ADDRESS = re.compile(r"( object)? at 0x[0-9a-f]+")
@@ -38,7 +38,7 @@ _PLAIN = (str, bytes, bytearray, int, float, complex, type(None))
 _BY_NAME = (type, types.FunctionType, types.BuiltinFunctionType)
 
 
-def leaves(value: Any, path: str = "", above: tuple[int, ...] = ()) -> Iterator[Leaf]:
+def take_apart(value: Any, path: str = "", above: tuple[int, ...] = ()) -> Iterator[Part]:
     """Every part of *value*, containers before what they contain; TypeError if it has none."""
     kind = type(value)
     name = f"{kind.__module__}.{kind.__qualname__}".removeprefix("builtins.")
@@ -46,15 +46,15 @@ def leaves(value: Any, path: str = "", above: tuple[int, ...] = ()) -> Iterator[
         text = _text_of(value)
         digest = hash_of(text.encode("utf-8", "surrogatepass")) if len(text) > 2 * _SIZE else text
         # A report can show a string that is not longer than a digest.
-        yield Leaf(path, name, digest)
+        yield Part(path, name, digest)
     elif isinstance(value, torch.Tensor):
-        yield from _tensor_leaves(value, path)
+        yield from _tensor_parts(value, path)
     elif (numpy := sys.modules.get("numpy")) and isinstance(value, (numpy.ndarray, numpy.generic)):
-        yield from _array_leaves(value, path, name)
+        yield from _array_parts(value, path, name)
     elif id(value) in above:
-        yield Leaf(path, name, f"itself, {len(above) - above.index(id(value))} levels above")
+        yield Part(path, name, f"itself, {len(above) - above.index(id(value))} levels above")
     else:
-        yield from _container_leaves(value, path, name, (*above, id(value)))
+        yield from _container_parts(value, path, name, (*above, id(value)))
 
 
 def _text_of(value: Any) -> str:
@@ -74,23 +74,23 @@ def _digest_values(data: bytes, count: int) -> str:
     return ZEROS if is_zero else hash_of(data)
 
 
-def _tensor_leaves(value: torch.Tensor, path: str) -> Iterator[Leaf]:
+def _tensor_parts(value: torch.Tensor, path: str) -> Iterator[Part]:
     plain = value.detach().cpu()
     if value.is_nested:
-        yield Leaf(path, f"torch.Tensor nested, {value.dtype}", "")
+        yield Part(path, f"torch.Tensor nested, {value.dtype}", "")
         for place, part in enumerate(plain.unbind()):
-            yield from _tensor_leaves(part, f"{path}[{place}]")
+            yield from _tensor_parts(part, f"{path}[{place}]")
         return
     form = f"torch.Tensor {value.dtype} {tuple(value.shape)}"
     if value.is_quantized:
         parts = _bytes_of(plain.int_repr()) + _bytes_of(plain.dequantize())
-        yield Leaf(path, form, hash_of(parts))
+        yield Part(path, form, hash_of(parts))
     elif value.layout is torch.strided:
-        yield Leaf(path, form, _digest_values(_bytes_of(plain), plain.numel()))
+        yield Part(path, form, _digest_values(_bytes_of(plain), plain.numel()))
     else:
         sparse = plain.to_sparse().coalesce()
         content = _bytes_of(sparse.indices()) + _bytes_of(sparse.values())
-        yield Leaf(path, f"{form} {value.layout}", hash_of(content))
+        yield Part(path, f"{form} {value.layout}", hash_of(content))
 
 
 def _bytes_of(tensor: torch.Tensor) -> bytes:
@@ -98,38 +98,38 @@ def _bytes_of(tensor: torch.Tensor) -> bytes:
     return ctypes.string_at(plain.data_ptr(), plain.nbytes)  # torch may lack NumPy.
 
 
-def _array_leaves(value: Any, path: str, name: str) -> Iterator[Leaf]:
+def _array_parts(value: Any, path: str, name: str) -> Iterator[Part]:
     form = f"{name} {value.dtype.str} {value.shape}"
     if hasattr(value, "mask") and hasattr(value, "filled"):  # a masked array
-        yield Leaf(path, form, hash_of(value.filled().tobytes()))
-        yield from leaves(sys.modules["numpy"].ma.getmaskarray(value), f"{path}.mask")
+        yield Part(path, form, hash_of(value.filled().tobytes()))
+        yield from take_apart(sys.modules["numpy"].ma.getmaskarray(value), f"{path}.mask")
     elif value.dtype.names:
-        yield Leaf(path, form, "")
+        yield Part(path, form, "")
         for field in value.dtype.names:
-            yield from leaves(value[field], f"{path}[{field!r}]")
+            yield from take_apart(value[field], f"{path}[{field!r}]")
     elif value.dtype.hasobject:
-        yield Leaf(path, form, "")
+        yield Part(path, form, "")
         for place, item in enumerate(value.reshape(-1).tolist()):
-            yield from leaves(item, f"{path}.flat[{place}]")
+            yield from take_apart(item, f"{path}.flat[{place}]")
     else:
-        yield Leaf(path, form, _digest_values(value.tobytes(), value.size))
+        yield Part(path, form, _digest_values(value.tobytes(), value.size))
 
 
-def _container_leaves(value: Any, path: str, name: str, above: tuple[int, ...]) -> Iterator[Leaf]:
+def _container_parts(value: Any, path: str, name: str, above: tuple[int, ...]) -> Iterator[Part]:
     if isinstance(value, (set, frozenset)):
-        items = sorted(repr(list(leaves(item, "", above))) for item in value)
-        yield Leaf(path, f"{name} of {len(value)}", hash_of(repr(items).encode()))
+        items = sorted(repr(list(take_apart(item, "", above))) for item in value)
+        yield Part(path, f"{name} of {len(value)}", hash_of(repr(items).encode()))
     elif isinstance(value, _BY_NAME):
-        yield Leaf(path, name, f"{value.__module__}.{value.__qualname__}")
+        yield Part(path, name, f"{value.__module__}.{value.__qualname__}")
     elif _is_image(value):
         form = f"{name} {value.mode} {value.size}"
         content = value.tobytes() + repr(value.getpalette() if value.mode == "P" else "").encode()
-        yield Leaf(path, form, hash_of(content))
+        yield Part(path, form, hash_of(content))
     else:
-        parts = list(_parts(value))
-        yield Leaf(path, f"{name} of {len(parts)}", "")
+        parts = list(_contents(value))
+        yield Part(path, f"{name} of {len(parts)}", "")
         for where, part in parts:
-            yield from leaves(part, f"{path}{where}", above)
+            yield from take_apart(part, f"{path}{where}", above)
 
 
 def _is_image(value: Any) -> bool:
@@ -138,7 +138,7 @@ def _is_image(value: Any) -> bool:
     return isinstance(kind, type) and isinstance(value, kind)
 
 
-def _parts(value: Any) -> Iterator[tuple[str, Any]]:
+def _contents(value: Any) -> Iterator[tuple[str, Any]]:
     """What is in *value*, each with how one gets there."""
     if isinstance(value, Mapping):
         yield from sorted(_items(value.items()), key=lambda pair: pair[0])
@@ -187,11 +187,11 @@ def _items(pairs: Iterable[tuple[Any, Any]]) -> Iterator[tuple[str, Any]]:
     for key, item in pairs:
         text = format_value(key)
         if ADDRESS.search(text):
-            text = f"{ADDRESS.sub('', text)} {digest_of(leaves(key))}"
+            text = f"{ADDRESS.sub('', text)} {digest_of(take_apart(key))}"
         yield f"[{text}]", item
 
 
-def digest_of(parts: Iterable[Leaf]) -> str:
+def digest_of(parts: Iterable[Part]) -> str:
     """The fingerprint of a value that has these parts."""
     return hash_of("\n".join(map(repr, map(tuple, parts))).encode("utf-8", "surrogatepass"))
 
@@ -199,7 +199,7 @@ def digest_of(parts: Iterable[Leaf]) -> str:
 _OF_ONE = re.compile(r"(?<= )\(1,([\d, ]*)\)")
 
 
-def without_batch(part: Leaf) -> Leaf:
+def without_batch(part: Part) -> Part:
     """*part* of a batch of one sample in the shape in which the dataset returned it."""
     return part._replace(form=_OF_ONE.sub(_strip_batch, part.form))
 
@@ -278,7 +278,7 @@ def _is_hollow(value: Any) -> bool:
 def rows_of(batch: Any) -> list[Any]:
     """The rows of *batch*, if it has parts that all have the same first dimension; or else none."""
     plain = _with_texts(batch)
-    counts = (_length_of(leaf) for leaf in _columns(plain))
+    counts = (_length_of(column) for column in _columns(plain))
     count = next(filter(None, counts), 0)
     return split(plain, count) or []
 

@@ -25,7 +25,7 @@ from pytest_dataloader_faults.battery.checks._base import (
 from pytest_dataloader_faults.battery.workload import NotApplicable, Workload
 from pytest_dataloader_faults.faults import ReadError, TruncatedFile
 from pytest_dataloader_faults.outcomes import Outcome, Pass, Reference, Verdict
-from pytest_dataloader_faults.outcomes.agreement import Leaf
+from pytest_dataloader_faults.outcomes.agreement import Part
 from pytest_dataloader_faults.outcomes.chains import error_line
 from pytest_dataloader_faults.outcomes.contract import Cause, Finding
 from pytest_dataloader_faults.outcomes.growth import FEWEST_EPOCHS, TIMES_TO_CONFIRM, find_growth
@@ -148,9 +148,9 @@ def _repeats_random_samples(first_pass: Pass, second_pass: Pass, reference: Refe
     return all(first_parts[key] == second_parts[key] for key in common) or any(of_parts)
 
 
-def _large_digests(leaves: Iterable[Leaf], paths: Container[str]) -> dict[str, str]:
+def _large_digests(parts: Iterable[Part], paths: Container[str]) -> dict[str, str]:
     """The digests of the parts at *paths* that are too large to be equal by accident."""
-    return {part.path: part.digest for part in leaves if part.path in paths and part.is_large}
+    return {part.path: part.digest for part in parts if part.path in paths and part.is_large}
 
 
 def _two_epochs(workload: Workload) -> Planned:
