@@ -9,6 +9,7 @@ USED_OF_TORCH = {
         "_index_sampler": "what the iterator draws from",
         "_iterator": "the iterator that persistent workers belong to",
     },
+    f"{_LOADER}": {"_DatasetKind": "makes the fetcher that reads the samples of a reference"},
     f"{_LOADER}._BaseDataLoaderIter": {
         "_auto_collation": "the loader's",
         "_dataset": "the loader's",
