@@ -276,7 +276,7 @@ class ReferenceStore:
         Its reference is known then.
         """
         reference = self._take(comparison, adapts_comparison=True, seconds=self._seconds)
-        self._learn(reference.duration)
+        self._learn(reference.duration - reference.lost)
         self._by_comparison[reference.comparison] = reference
         self.limit(reference.limit)  # From now on the same for all.
         self._batch_size = reference.batch_size

@@ -9,6 +9,7 @@ wrong.
 
 from __future__ import annotations
 
+import itertools
 import math
 import re
 from collections import Counter, defaultdict
@@ -196,6 +197,23 @@ def find_mask(first: SampleParts, second: SampleParts) -> Mask:
             is_mixed = is_typed and _types_at(path, first) != _types_at(path, second)
             mask |= Mask(ignored=(path,)) if is_mixed else form_mask
     return _limit(mask)
+
+
+def spread(mask: Mask, reading: SampleParts) -> Mask:
+    """*mask*, with the same parts of all samples in the batches of a *reading*.
+
+    A list of a batch has an item for each sample, which varies as the others do.
+    """
+    alike: defaultdict[Part, set[str]] = defaultdict(set)
+    for _, parts in reading:
+        for part in parts:
+            alike[_type_of(part)].add(part.path)
+
+    def all_of(paths: Iterable[str]) -> tuple[str, ...]:
+        groups = [group for group in alike.values() if not group.isdisjoint(paths)]
+        return tuple({*paths, *itertools.chain(*groups)})
+
+    return Mask() | Mask(*map(all_of, (mask.form_only, mask.types_only, mask.ignored)))
 
 
 def count_varying(first: SampleParts, second: SampleParts) -> dict[str, int]:

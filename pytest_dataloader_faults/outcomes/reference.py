@@ -56,6 +56,7 @@ class Reference:
         drawn: How many samples the sampler drew in the fault-free run, if it drew as many batches
             as its length promises.
         duration: Seconds from the start of its process to its end.
+        lost: Those of them in which it waited in vain for a process that it had forked.
         draws: What the sampler drew for each batch, pickled and in base64; empty for a stream.
         is_whole: Whether each epoch has each of these samples exactly once; a sampler may draw some
             at random.
@@ -88,6 +89,7 @@ class Reference:
     shares: tuple[Share, ...] = field(default=(), compare=False)
     drawn: int | None = field(default=None, compare=False)
     duration: float = field(default=0.0, compare=False)
+    lost: float = field(default=0.0, compare=False)
     draws: tuple[str, ...] = field(default=(), repr=False, compare=False)
     is_whole: bool = field(default=True, compare=False)
     members: tuple[Reference, ...] = field(default=(), repr=False, compare=False)

@@ -1,6 +1,9 @@
 """Samples that are not the same twice, and what of them is compared all the same."""
 
+import torch
+
 from pytest_dataloader_faults import Contract, check_dataset
+from support.datasets import Records
 from support.random_samples import (
     OwnGeneratorRepeats,
     PatchQueue,
@@ -64,6 +67,39 @@ def test_an_attempt_after_an_error_may_draw_again(records):
     assert result.outcome.comparison.by_form
     assert skips.outcome.comparison.by_form
     assert "If the dataset seeds these generators" in result.notes[0]
+
+
+class Crops(Records):
+    """A random crop of each sample, from the global generator."""
+
+    def __getitem__(self, index):
+        data, index = super().__getitem__(index)
+        return data[: int(torch.randint(1, 8, ()))], index
+
+
+def test_samples_of_random_length_in_a_list(records):
+    """The items of a batch vary as those of another do, even if two have the same length."""
+    loader = {"collate_fn": lambda samples: tuple(zip(*samples, strict=True)), "shuffle": True}
+    for result in _checked(lambda: Crops(records), ["two-epochs", "workers-agree"], loader=loader):
+        assert result.verdict == "survived", result.explanation
+
+
+class EmptyHeaded(Records):
+    """Has nothing for each fourth index, which ``collate_fn`` leaves out: healthy."""
+
+    def __getitem__(self, index):
+        return super().__getitem__(index)[0] if index % 4 else None
+
+
+def _without_none(samples):
+    kept = [each for each in samples if each is not None]
+    return torch.stack(kept) if kept else None
+
+
+def test_samples_that_are_always_left_out(records):
+    loader = {"collate_fn": _without_none}
+    result = result_of(lambda: EmptyHeaded(records), "workers-agree", loader=loader)
+    assert result.verdict == "survived", result.explanation
 
 
 def test_random_samples_may_depend_on_those_read_before(records):

@@ -10,6 +10,7 @@ from pytest_dataloader_faults.outcomes.agreement import (
     count_varying,
     find_mask,
     is_inside,
+    spread,
 )
 from support.rows import rows
 
@@ -109,6 +110,14 @@ def test_parts_of_a_stream_are_compared_in_any_order():
 def test_a_part_is_in_its_containers(path, container, expected):
     """A container whose name is only a prefix does not count."""
     assert is_inside(path, container) is expected
+
+
+def test_a_part_that_varies_does_so_in_each_item_of_a_batch():
+    """A time between them has another type."""
+    items = (Part("[0]", "Tensor (4,)", "a"), Part("[1]", "Tensor (7,)", "b"))
+    batch = (Part("", "list of 3", ""), *items, Part("[2]", "float", "1"))
+
+    assert spread(Mask(("[1]",)), [(0, batch)]) == Mask(("[0]", "[1]"))
 
 
 def test_the_looser_of_two_comparisons_holds():

@@ -12,12 +12,12 @@ import functools
 import pickle
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 from torch.utils.data.dataloader import _DatasetKind
 
-from pytest_dataloader_faults._engine.system.children import ChildCall, run_in_child
+from pytest_dataloader_faults._engine.system.children import ChildCall
 from pytest_dataloader_faults._engine.worker.fetch_hooks import (
     ObservedDataset,
     generator_states,
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from torch.utils.data import DataLoader
     from typing_extensions import Self
 
-_ENOUGH_SECONDS, _TIMES = 5.0, 10
+_ENOUGH_SECONDS, _TIMES = 2.0, 10
 """How long a child may take: this long, or this many times as long as its parent."""
 
 
@@ -65,6 +65,8 @@ class Reader:
         displaced: By how much the index whose random numbers a sample gets is less than its own.
         draws_random_numbers: Whether samples that are seeded draw numbers from the global
             generators of torch, NumPy or Python.
+        lost: The seconds for which a child was waited for in vain.
+        may_fork: Whether the dataset survives a fork, as far as that is known.
 
     """
 
@@ -72,15 +74,27 @@ class Reader:
     comparer: SampleComparer
     displaced: int = 0
     draws_random_numbers: bool = False
+    lost: float = 0.0
+    may_fork: bool = field(init=False)
 
     def __post_init__(self) -> None:
         self._states: dict[str, Any] | None = None
         self._indices: Sequence[Any] = ()
+        self.may_fork = loaders.start_method_of(self.loader) in ("", "fork")
 
     @property
     def dataset(self) -> Any:
         """The dataset that is read."""
         return loaders.dataset_of(self.loader)
+
+    def ask(self, call: ChildCall, seconds: float) -> bytes:
+        """The answer of *call*, a child; b"" if it fails, and then no other child is asked."""
+        began = time.monotonic()
+        answer = call.answer(seconds) if self.may_fork else b""
+        if not answer:
+            self.may_fork = False
+            self.lost += time.monotonic() - began
+        return answer
 
     # Samples with indices
 
@@ -108,7 +122,8 @@ class Reader:
         if draw.is_whole or not self.loader._auto_collation:
             return BatchReading(draw.names, (self._row(batch),))
         self._require_split(batch, len(draw.names))
-        counts = range(len(draw.names), 0, -1)  # A ready batch may lack some.
+        count = len(draw.names)  # A ready batch may lack some.
+        counts = range(count, 0, -1) if reads_whole_batches(self.dataset) else [count]
         samples = next(filter(None, (self.comparer.split(batch, each) for each in counts)), None)
         rows = samples and tuple(self._row(each, is_slice=self.comparer.slices) for each in samples)
         return BatchReading(draw.names, rows)
@@ -260,7 +275,7 @@ class SamplesAlone:
         self._reader, self._draws = reader, draws
         self._children = contextlib.ExitStack()
         self._calls: dict[Way, ChildCall] = {}
-        for way in (BACKWARD, FORWARD, OTHER_SEED) if _may_fork(reader) else ():
+        for way in (BACKWARD, FORWARD, OTHER_SEED) if reader.may_fork else ():
             call = ChildCall(functools.partial(self._pack, way))
             self._calls[way] = self._children.enter_context(call)
 
@@ -273,7 +288,7 @@ class SamplesAlone:
     def read(self, way: Way = BACKWARD) -> list[Reading]:
         """The samples, in the order of the draws."""
         seconds = max(_ENOUGH_SECONDS, _TIMES * self.seconds)
-        if not (way in self._calls and (answer := self._calls[way].answer(seconds))):
+        if not (way in self._calls and (answer := self._reader.ask(self._calls[way], seconds))):
             return self._read(way)
         readings, draws_random_numbers = pickle.loads(answer)  # noqa: S301  # our own
         self._reader.draws_random_numbers |= draws_random_numbers
@@ -308,15 +323,11 @@ def time_samples(reader: Reader, draws: Sequence[Draw]) -> list[float]:
         return took
 
     packed = b""
-    if _may_fork(reader):
-        packed = run_in_child(lambda: pickle.dumps(measure()), _ENOUGH_SECONDS)
+    if reader.may_fork:
+        with ChildCall(lambda: pickle.dumps(measure())) as call:
+            packed = reader.ask(call, _ENOUGH_SECONDS)
     took: list[float] = pickle.loads(packed) if packed else measure()  # noqa: S301  # our own
     return took
-
-
-def _may_fork(reader: Reader) -> bool:
-    """Whether the dataset survives a fork, as its author thinks."""
-    return loaders.start_method_of(reader.loader) in ("", "fork")
 
 
 class _WithoutGetitems:

@@ -44,6 +44,7 @@ from pytest_dataloader_faults._trial.samples.readings import (
 )
 from pytest_dataloader_faults.exceptions import UnusableDatasetError
 from pytest_dataloader_faults.outcomes import Reference
+from pytest_dataloader_faults.outcomes.agreement import spread
 from pytest_dataloader_faults.outcomes.text import pluralize
 
 if TYPE_CHECKING:
@@ -182,7 +183,10 @@ def _reference_of_samples(
         batched = copied
     are_split = agree(comparer, readings, batched) and not job.in_batches
     reference = _build_reference(reader, "map", readings, repeats)
-    return reference if are_split else _with_batches(reference, reader, requested)
+    if are_split:
+        return reference
+    _read_whole_batches(reader, requested, job)
+    return _with_batches(reference, reader, requested)
 
 
 def _read_first(
@@ -220,17 +224,29 @@ def _reference_of_batches(
     reader: Reader, requested: Sequence[Draw], job: ReferenceJob
 ) -> Reference:
     """Of batches as wholes, since no sample can be collated alone."""
-    readings = list(map(reader.read_whole_batch, requested))
-    repeats = list(map(reader.read_whole_batch, requested[::-1]))[::-1]
-    _adapt(reader, job, "map", readings, repeats)
+    readings, repeats = _read_whole_batches(reader, requested, job)
     if job.adapts_comparison and not reader.draws_random_numbers:
         reader.comparer.comparison = replace(reader.comparer.comparison, seeded=None)
     return _with_batches(_build_reference(reader, "map", readings, repeats), reader, requested)
 
 
+def _read_whole_batches(
+    reader: Reader, requested: Sequence[Draw], job: ReferenceJob
+) -> tuple[list[Reading], list[Reading]]:
+    """Two readings of whole batches, which are compared as closely as both agree."""
+    readings = list(map(reader.read_whole_batch, requested))
+    repeats = list(map(reader.read_whole_batch, requested[::-1]))[::-1]
+    _adapt(reader, job, "map", readings, repeats)
+    comparison = reader.comparer.comparison
+    parts = [(each.name, each.row.parts) for each in (*readings, *repeats)]
+    reader.comparer.comparison = replace(comparison, mask=spread(comparison.mask, parts))
+    return readings, repeats
+
+
 def _with_batches(reference: Reference, reader: Reader, requested: Sequence[Draw]) -> Reference:
     """*reference* with batches in place of samples, since they cannot be split into these."""
     batches = tuple(map(reader.read_digests, requested))
+    reference = replace(reference, comparison=reader.comparer.comparison)
     return replace(reference, samples=(), parts=(), batches=batches)
 
 
@@ -250,7 +266,8 @@ def _build_reference(
     reader: Reader, kind: str, readings: Sequence[Reading], repeats: Sequence[Reading]
 ) -> Reference:
     reference = build_reference(reader.comparer, kind, readings, repeats)
-    return replace(reference, draws_random_numbers=reader.draws_random_numbers)
+    draws_random_numbers, lost = reader.draws_random_numbers, reader.lost
+    return replace(reference, draws_random_numbers=draws_random_numbers, lost=lost)
 
 
 def _reference_in_order(reader: Reader, job: ReferenceJob) -> Reference:
