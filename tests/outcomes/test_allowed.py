@@ -445,6 +445,20 @@ def test_identical_samples_are_named(indices, says):
     assert "(all zeros)" in finding.sentence
 
 
+def test_identical_samples_without_numbers_are_named():
+    """An index may be of any kind."""
+    outcome, reference = _pictures(*((ZEROS, str(each)) for each in range(4)))
+    (epoch,) = outcome.epochs
+    batches = tuple(
+        replace(each, keys=tuple(f"x{key}" for key in each.keys)) for each in epoch.delivered
+    )
+    epoch = replace(epoch, drawn=tuple(each.keys for each in batches), delivered=batches)
+    samples = tuple((f"x{key}", sample) for key, sample in reference.samples)
+
+    finding = judge_trial(revised(outcome, epochs=(epoch,)), replace(reference, samples=samples))
+    assert finding.sentence.startswith("samples 'x0', 'x1', 'x2' and 'x3' are")
+
+
 def _judge_zeros(indices):
     pictures = [
         ("all zeros", str(each)) if each in indices else PICTURES[each] for each in range(4)

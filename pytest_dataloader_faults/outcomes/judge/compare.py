@@ -104,7 +104,7 @@ def _compare_by_key(
             is_known = finding is not None or sample.digest in expected.counts
             if allowed.permits(key, is_known=is_known, is_certain=finding is not None):
                 continue
-            finding = finding or _describe(key, place, sample, right, expected)
+            finding = finding or _describe_wrong_sample(key, place, sample, right, expected)
             if finding.wrong is Wrong.SUBSTITUTED and _is_reordered(epoch, samples):
                 if allowed.other_order:
                     return
@@ -126,7 +126,9 @@ def _find_substitute(
     return None
 
 
-def _describe(key: Any, place: int, sample: Sample, right: Sample, expected: Expected) -> Finding:
+def _describe_wrong_sample(
+    key: Any, place: int, sample: Sample, right: Sample, expected: Expected
+) -> Finding:
     if sample.digest in expected.keys_by_digest:
         return _substituted(key, place, expected.keys_by_digest[sample.digest])
     parts = (tuple(expected.comparison.reduce(each.parts)) for each in (right, sample))
@@ -297,9 +299,10 @@ def _name(key: Any, place: int) -> str:
 def _name_samples(keys: Sequence[Any]) -> str:
     """Name the samples with these *keys*, two or more; consecutive ones as a range."""
     numbers = sorted(key for key in keys if isinstance(key, int))
-    consecutive = list(range(numbers[0], numbers[0] + len(keys))) if numbers else []
-    if len(keys) >= _RANGE and numbers == consecutive:
-        return f"samples {numbers[0]} to {numbers[-1]}"
+    if len(numbers) == len(keys) >= _RANGE:
+        begin, end = numbers[0], numbers[-1]
+        if numbers == list(range(begin, end + 1)):
+            return f"samples {begin} to {end}"
     others = len(keys) - _SHOWN
     names = [*map(repr, keys[:_SHOWN]), *([f"{others} more"] if others > 0 else [])]
     return f"samples {', '.join(names[:-1])} and {names[-1]}"

@@ -37,7 +37,7 @@ class Expected:
         has_own_files: Whether each sample of a stream has its own file.
         limit: After how many samples of each worker an endless stream is stopped.
         of_all_ranks: The samples of all ranks, if those of this rank differ from epoch to epoch.
-        rows: The same in rows, if a stream makes its own batches, which differ with the workers.
+        rows: What is expected in rows, if a stream makes its own batches, which workers decide.
         batches: The sorted rows of each batch of such a stream.
     """
 
