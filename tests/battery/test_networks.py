@@ -2,7 +2,6 @@
 
 import functools
 import multiprocessing
-import os
 import signal
 import socket
 import threading
@@ -292,14 +291,14 @@ def test_pipes_to_a_process_from_before_the_fork_are_named(records):
 
 
 class OwnQueue(Records):
-    """Has a queue, whose pipe is for several processes, and makes each sample differently."""
+    """Has a queue, whose pipe is for several processes, and makes samples differently in workers."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)
         self.queue = multiprocessing.Queue()
 
     def __getitem__(self, index: int) -> Any:
-        return index, os.getpid()
+        return index, get_worker_info() is None
 
 
 def test_a_queue_is_made_to_be_shared(records):
