@@ -291,7 +291,7 @@ def test_pipes_to_a_process_from_before_the_fork_are_named(records):
 
 
 class OwnQueue(Records):
-    """Has a queue, whose pipe is for several processes, and makes samples differently in workers."""
+    """Has a queue, whose pipe is for several processes; samples differ in workers."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)
