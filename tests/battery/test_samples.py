@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -15,12 +16,13 @@ from torch.utils.data import Dataset, IterableDataset, Sampler, TensorDataset, g
 from pytest_dataloader_faults import Contract, check_dataset
 from pytest_dataloader_faults._settings import Settings
 from pytest_dataloader_faults._trial import take_reference
-from pytest_dataloader_faults.battery.shares import count_own_samples
+from pytest_dataloader_faults.battery.shares import count_own_samples, take_worker_epoch
 from pytest_dataloader_faults.exceptions import InvalidArgumentError
 from pytest_dataloader_faults.outcomes import Pass, WorkerFacts
+from pytest_dataloader_faults.outcomes.agreement import Comparison, Mask
 from support.corpus.swallowing import NoneOnError
 from support.datasets import Records
-from support.facts import EPOCH_1, batch_of, ordinary, revised, stream_reference
+from support.facts import EPOCH_1, batch_of, map_reference, ordinary, revised, stream_reference
 from support.results import failure_of, result_of
 from support.rows import rows
 
@@ -271,3 +273,12 @@ def test_workers_that_draw_from_few_samples_repeat_them(reference, samples, coun
     outcome = _stream_of_workers(samples)
 
     assert count_own_samples(outcome, stream_reference(reference)) == count
+
+
+def test_few_random_samples_may_be_equal_by_accident():
+    """No epoch of workers is what later ones must repeat then."""
+    comparison = Comparison(mask=Mask(("",)))
+    facts = {"comparison": comparison, "draws": ("x",), "nondeterministic_count": 1}
+    reference = replace(map_reference(), **facts)
+
+    assert take_worker_epoch(reference, Contract(), 0, pytest.fail) is None
