@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pytest_dataloader_faults.faults.base import FiringKind
-from pytest_dataloader_faults.outcomes.agreement import Comparison, Mask, Sample
+from pytest_dataloader_faults.outcomes.agreement import Comparison, Mask, Part, Sample
 from pytest_dataloader_faults.outcomes.chains import Raised
 from pytest_dataloader_faults.outcomes.contract import Cause, Contract, Finding, Verdict, Wrong
 from pytest_dataloader_faults.outcomes.records import (
@@ -64,6 +64,7 @@ __all__ = (
     "LoaderFacts",
     "Mask",
     "Outcome",
+    "Part",
     "Pass",
     "Phase",
     "Position",

@@ -83,7 +83,10 @@ class Batch:
 
     @property
     def pairs(self) -> tuple[tuple[Any, Sample], ...]:
-        """Each sample with its key; None if that is not known. That of a whole batch: all keys."""
+        """The samples, each with its key, or with None if that is not known.
+
+        The key of a whole batch is the tuple of its keys.
+        """
         keys = (self.keys,) if self.is_whole else self.is_complete and self.keys
         return tuple(zip(keys or itertools.repeat(None), self.samples, strict=False))
 

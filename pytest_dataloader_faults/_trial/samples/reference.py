@@ -182,6 +182,9 @@ def _reference_of_samples(
             _adapt(reader, job, "map", rows_in(batched), rows_in(copied))
         batched = copied
     are_split = agree(comparer, readings, batched) and not job.in_batches
+    varies = bool(comparer.comparison.mask) or comparer.comparison.by_form
+    if job.adapts_comparison and varies and not reader.draws_random_numbers:
+        comparer.comparison = replace(comparer.comparison, seeded=None)  # Seeds have no effect.
     reference = _build_reference(reader, "map", readings, repeats)
     if are_split:
         return reference
