@@ -37,8 +37,8 @@ if TYPE_CHECKING:
     from torch.utils.data import DataLoader
     from typing_extensions import Self
 
-_ENOUGH_SECONDS, _TIMES = 2.0, 10
-"""How long a child may take: this long, or this many times as long as its parent."""
+PATIENCE, _TIMES = 2.0, 2
+"""How many seconds longer a child may take than this many times its parent."""
 
 
 class Reading(NamedTuple):
@@ -65,6 +65,7 @@ class Reader:
         displaced: By how much the index whose random numbers a sample gets is less than its own.
         draws_random_numbers: Whether samples that are seeded draw numbers from the global
             generators of torch, NumPy or Python.
+        patience: How many seconds a child may take, however short its work is.
         lost: The seconds for which a child was waited for in vain.
         may_fork: Whether the dataset survives a fork, as far as that is known.
 
@@ -73,6 +74,7 @@ class Reader:
     loader: DataLoader[Any]
     comparer: SampleComparer
     displaced: int = 0
+    patience: float = PATIENCE
     draws_random_numbers: bool = False
     lost: float = 0.0
     may_fork: bool = field(init=False)
@@ -287,7 +289,7 @@ class SamplesAlone:
 
     def read(self, way: Way = BACKWARD) -> list[Reading]:
         """The samples, in the order of the draws."""
-        seconds = max(_ENOUGH_SECONDS, _TIMES * self.seconds)
+        seconds = self._reader.patience + _TIMES * self.seconds
         if not (way in self._calls and (answer := self._reader.ask(self._calls[way], seconds))):
             return self._read(way)
         readings, draws_random_numbers = pickle.loads(answer)  # noqa: S301  # our own
@@ -316,7 +318,7 @@ def time_samples(reader: Reader, draws: Sequence[Draw]) -> list[float]:
     def measure() -> list[float]:
         took: list[float] = []
         for draw in draws:
-            if sum(took) > _ENOUGH_SECONDS / 2:
+            if sum(took) > reader.patience / 2:
                 break
             began = time.monotonic()
             with contextlib.suppress(loaders.CollateError):
@@ -327,7 +329,7 @@ def time_samples(reader: Reader, draws: Sequence[Draw]) -> list[float]:
     packed = b""
     if reader.may_fork:
         with ChildCall(lambda: pickle.dumps(measure())) as call:
-            packed = reader.ask(call, _ENOUGH_SECONDS)
+            packed = reader.ask(call, reader.patience)
     took: list[float] = pickle.loads(packed) if packed else measure()  # noqa: S301  # our own
     return took
 

@@ -28,6 +28,7 @@ from pytest_dataloader_faults._trial.samples.reader import (
     BACKWARD,
     FORWARD,
     OTHER_SEED,
+    PATIENCE,
     BatchReading,
     Reader,
     Reading,
@@ -56,6 +57,8 @@ _TIMED = 8
 """The number of samples that show how long one takes."""
 _MOST_SAMPLES, _SHARE_OF_DEADLINE = 10_000, 1 / 3
 """When an endless stream is left: after this many samples, or this time."""
+_SHARE_FOR_CHILD = 1 / 8
+"""The part of a deadline that a child may take which does not survive its fork."""
 _LEAST = 1e-9
 """Seconds for a sample, whatever the clock says."""
 _SHARE_FOR_BATCHES = 1 / 2
@@ -83,7 +86,9 @@ def _take_here(loader: DataLoader[Any], job: ReferenceJob) -> Reference:
     Each sample gets its fingerprint before the next is made. So a dataset that returns the same
     buffer each time cannot hide that in its own reference.
     """
-    reader = Reader(loader, SampleComparer(job.comparison, job.settings.contract), job.displaced)
+    comparer = SampleComparer(job.comparison, job.settings.contract)
+    patience = min(PATIENCE, job.deadline * _SHARE_FOR_CHILD)
+    reader = Reader(loader, comparer, job.displaced, patience)
     name = type(reader.dataset).__name__
     if loaders.kind_of(reader.dataset) == "iterable":
         with loaders.report_dataset_errors(f"iterating {name}"):
