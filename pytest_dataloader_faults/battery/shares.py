@@ -177,13 +177,12 @@ def _is_needed(contract: Contract, reference: Reference) -> bool:
     replace, draws no random numbers. And if few samples vary, epochs may agree by accident.
     """
     may_shift = contract.may_skip or contract.may_substitute
-    is_loose = bool(reference.comparison.mask) or reference.comparison.by_form
     is_asked = contract.key is None and not may_shift
     is_in_order = reference.kind == "iterable" or bool(reference.draws)
     count = len(reference.samples) or len(reference.batches)
     is_certain = reference.nondeterministic_count >= min(_ENOUGH, count)
     has_end = reference.comparison.limit is None
-    return is_loose and is_asked and is_in_order and is_certain and has_end
+    return reference.comparison.is_loose and is_asked and is_in_order and is_certain and has_end
 
 
 def _passes(

@@ -148,9 +148,14 @@ class Comparison:
     differs_per_worker: bool = False
 
     @property
+    def is_loose(self) -> bool:
+        """Whether some content of samples is not compared."""
+        return bool(self.mask) or self.by_form
+
+    @property
     def allows_for_randomness(self) -> bool:
         """Whether random samples can count as the same."""
-        return self.seeded is not None or bool(self.mask) or self.by_form
+        return self.seeded is not None or self.is_loose
 
     @property
     def form(self) -> str:

@@ -103,11 +103,6 @@ class Draw:
         is_sliced = is_array(self.drawn) or isinstance(self.drawn, (list, tuple, range))
         return self.drawn[place : place + 1] if is_sliced else [self.indices[place]]
 
-    def __str__(self) -> str:
-        """The index with which the dataset is called for it."""
-        pairs = zip(self.indices, self.names, strict=True)
-        return ", ".join(repr(name) if type(index) is str else str(name) for index, name in pairs)
-
 
 def _copy_draw(drawn: Any) -> Any:
     return pickle.loads(pickle.dumps(drawn))  # noqa: S301  # the sampler's own

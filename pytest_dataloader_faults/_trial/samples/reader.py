@@ -123,8 +123,8 @@ class Reader:
         batch = self.fetch(draw, _CopyingDataset if copies else None)
         if draw.is_whole or not self.loader._auto_collation:
             return BatchReading(draw.names, (self._row(batch),))
-        self._require_split(batch, len(draw.names))
         count = len(draw.names)  # A ready batch may lack some.
+        self._require_split(batch, count)
         counts = range(count, 0, -1) if reads_whole_batches(self.dataset) else [count]
         samples = next(filter(None, (self.comparer.split(batch, each) for each in counts)), None)
         rows = samples and tuple(self._row(each, is_slice=self.comparer.slices) for each in samples)
@@ -277,7 +277,10 @@ class SamplesAlone:
         self._reader, self._draws = reader, draws
         self._children = contextlib.ExitStack()
         self._calls: dict[Way, ChildCall] = {}
-        for way in (BACKWARD, FORWARD, OTHER_SEED) if reader.may_fork else ():
+        ways = [BACKWARD, FORWARD]
+        if reader.comparer.comparison.seeded is not None:
+            ways.append(OTHER_SEED)
+        for way in ways if reader.may_fork else ():
             call = ChildCall(functools.partial(self._pack, way))
             self._calls[way] = self._children.enter_context(call)
 

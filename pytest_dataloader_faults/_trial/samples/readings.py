@@ -8,10 +8,10 @@ from __future__ import annotations
 import itertools
 import operator
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from pytest_dataloader_faults._trial.samples.comparer import SampleComparer
+from pytest_dataloader_faults._trial.samples.comparer import Fingerprint, SampleComparer
 from pytest_dataloader_faults._trial.samples.reader import BatchReading, Reading
 from pytest_dataloader_faults.outcomes import Reference
 from pytest_dataloader_faults.outcomes.agreement import (
@@ -78,10 +78,11 @@ def agree(
 
     A ready batch may hold fewer samples than requested: the judge says that some are missing.
     """
-    digests = {each.name: comparer.record(each.row.parts).digest for each in readings}
+    rows_read = _digests(comparer, (each.row for each in readings))
+    digests = dict(zip((each.name for each in readings), rows_read, strict=True))
     known = set(digests.values())
     for names, rows in batches:
-        found = [comparer.record(row.parts).digest for row in rows or ()]
+        found = _digests(comparer, rows or ())
         is_whole = len(found) == len(names) and found == [digests[each] for each in names]
         is_part = 0 < len(found) < len(names) and known.issuperset(found)
         if not (is_whole or is_part):
@@ -94,10 +95,14 @@ def are_equal(
 ) -> bool:
     """Whether both readings have the same samples."""
     digests, repeated = (
-        [comparer.record(each.row.parts).digest for each in reading]
-        for reading in (readings, repeats)
+        _digests(comparer, (each.row for each in reading)) for reading in (readings, repeats)
     )
     return digests == repeated
+
+
+def _digests(comparer: SampleComparer, rows: Iterable[Fingerprint]) -> list[str]:
+    """The digests of *rows* by the comparison that *comparer* has now."""
+    return [comparer.record(each.parts).digest for each in rows]
 
 
 def rows_in(batches: Sequence[BatchReading]) -> list[Reading]:

@@ -10,9 +10,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from pytest_dataloader_faults._engine.worker.fetch_hooks import (
-    seed_everything,
-)
+from pytest_dataloader_faults._engine.worker.fetch_hooks import seed_everything
 from pytest_dataloader_faults._settings.jobs import ReferenceJob
 from pytest_dataloader_faults._trial import loaders
 from pytest_dataloader_faults._trial.samplers import (
@@ -177,8 +175,7 @@ def _reference_of_samples(
 ) -> Reference:
     comparer = reader.comparer
     readings = repeats = _read_first(reader, job, batched, alone)
-    is_known = comparer.comparison.mask or comparer.comparison.by_form
-    if is_known or not agree(comparer, readings, batched):
+    if comparer.comparison.is_loose or not agree(comparer, readings, batched):
         repeats = _read_alone(alone, batched, FORWARD)
         _adapt(reader, job, "map", readings, repeats)
     if not agree(comparer, readings, batched):
@@ -187,7 +184,7 @@ def _reference_of_samples(
             _adapt(reader, job, "map", rows_in(batched), rows_in(copied))
         batched = copied
     are_split = agree(comparer, readings, batched) and not job.in_batches
-    varies = bool(comparer.comparison.mask) or comparer.comparison.by_form
+    varies = comparer.comparison.is_loose
     if job.adapts_comparison and varies and not reader.draws_random_numbers:
         comparer.comparison = replace(comparer.comparison, seeded=None)  # Seeds have no effect.
     reference = _build_reference(reader, "map", readings, repeats)
