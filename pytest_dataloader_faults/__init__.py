@@ -7,7 +7,7 @@ Four levels, each built on the one below:
 3. ``run_trial`` runs one schedule of faults in a disposable process.
 4. ``inject`` arms faults around your own loop over a loader.
 
-A ``Check`` adds a check of your own to the battery.
+The decorator ``check`` makes a check of your own, which the battery runs as well.
 
 Importing this package imports neither torch nor Hypothesis.
 """
@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from pytest_dataloader_faults._trial.factory import DatasetFactory as DatasetFactory
     from pytest_dataloader_faults._trial.factory import part_of as part_of
     from pytest_dataloader_faults.battery.checking import check_dataset as check_dataset
-    from pytest_dataloader_faults.battery.checks import Check as Check
     from pytest_dataloader_faults.battery.checks import Scenario as Scenario
+    from pytest_dataloader_faults.battery.checks import check as check
     from pytest_dataloader_faults.battery.sweeping import sweep as sweep
     from pytest_dataloader_faults.battery.workload import NotApplicable as NotApplicable
     from pytest_dataloader_faults.exceptions import UnclearErrorWarning as UnclearErrorWarning
@@ -40,7 +40,6 @@ if TYPE_CHECKING:
 
 
 __all__ = (
-    "Check",
     "CheckResult",
     "Contract",
     "DatasetFactory",
@@ -50,6 +49,7 @@ __all__ = (
     "Scenario",
     "UnclearErrorWarning",
     "Verdict",
+    "check",
     "check_dataset",
     "exceptions",
     "explore",
@@ -62,7 +62,6 @@ __all__ = (
 )
 
 _HOMES = {
-    "Check": "battery.checks",
     "CheckResult": "outcomes",
     "Contract": "outcomes",
     "DatasetFactory": "_trial.factory",
@@ -72,6 +71,7 @@ _HOMES = {
     "Scenario": "battery.checks",
     "UnclearErrorWarning": "exceptions",
     "Verdict": "outcomes",
+    "check": "battery.checks",
     "check_dataset": "battery.checking",
     "explore": "search",
     "inject": "injection",

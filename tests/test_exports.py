@@ -21,7 +21,7 @@ from support.waiting import allowed
 FIXED = (
     "CheckResult inject run_trial check_dataset explore sweep faults strategies"
     " Outcome Verdict Contract exceptions part_of DatasetFactory"
-    " Check Finding NotApplicable Scenario UnclearErrorWarning"
+    " check Finding NotApplicable Scenario UnclearErrorWarning"
 ).split()
 PUBLIC = "exceptions fake_files faults injection outcomes search steps strategies".split()
 HEAVY = {"torch", "hypothesis", "pyfakefs", "numpy", "psutil", "jinja2"}

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def pytest_dataloader_faults_checks() -> Iterable[Check]:  # type: ignore[empty-body]
-    """Return checks to add to the battery, as a list of ``Check`` objects.
+    """Return checks to add to the battery, as a list: the decorator ``check`` makes them.
 
     It is called once per run, without arguments. The checks follow those of this package, in the
     order of the list.

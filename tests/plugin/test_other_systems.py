@@ -11,7 +11,7 @@ IMPORTED = """
 from support.other_systems import play; play({!r})
 import pytest_dataloader_faults
 from pytest_dataloader_faults import Contract, exceptions, faults, inject, Outcome, Verdict
-from pytest_dataloader_faults import Check, Finding, NotApplicable, Scenario, plugin, strategies
+from pytest_dataloader_faults import Finding, NotApplicable, Scenario, check, plugin, strategies
 
 faults.ReadError("*.jpg", nth=2), Contract(may_substitute=True)
 for name in ("run_trial", "check_dataset", "explore", "search", "fake_files"):
@@ -71,14 +71,15 @@ class TestFakeFiles(TestCase):
         self.fs.create_file("/data/0.rec")
 """
 CONFTEST = """
-from pytest_dataloader_faults import Check, Scenario
+from pytest_dataloader_faults import Scenario, check
 from pytest_dataloader_faults.steps import run_epochs
 
+@check("two-passes", "is read twice")
 def two_passes(workload):
-    return Scenario(processes=run_epochs(2))
+    yield Scenario(processes=run_epochs(2))
 
 def pytest_dataloader_faults_checks():
-    return [Check("two-passes", "is read twice", two_passes)]
+    return [two_passes]
 """
 MODULE = """
 from pytest_dataloader_faults.search import replay

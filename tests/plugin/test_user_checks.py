@@ -2,7 +2,7 @@
 
 import pytest
 
-from pytest_dataloader_faults import Check
+from pytest_dataloader_faults import check
 from pytest_dataloader_faults.battery.checks import CHECKS, register
 from pytest_dataloader_faults.exceptions import InvalidArgumentError
 from support.rows import rows
@@ -10,10 +10,11 @@ from support.suites import REPORT, failures_of, items_of, summary_of
 
 IMPORTS = """
 import errno
-from pytest_dataloader_faults import Check, Finding, NotApplicable, Scenario, Verdict, faults, steps
+from pytest_dataloader_faults import Finding, NotApplicable, Scenario, Verdict
+from pytest_dataloader_faults import check, faults, steps
 """
 HOOK = "\ndef pytest_dataloader_faults_checks():\n    return "
-STALE = 'Check("stale-handle", "handles stale handles", lambda workload: {plan})'
+STALE = 'check("stale-handle", "handles stale handles")(lambda workload: {plan})'
 OPENS = "faults.OpenError(workload.opened.path, errno.ESTALE, nth=3, every=3)"
 TEST = """
 from support.datasets import Records
@@ -81,7 +82,7 @@ NAMED_BAD = {f"bad-{number}": (plan, options) for number, (plan, options, _) in 
 
 
 def _check(name, plan, options):
-    return f"Check({name!r}, 'handles stale handles', lambda workload: {plan}, {options})"
+    return f"check({name!r}, 'handles stale handles', {options})(lambda workload: {plan})"
 
 
 @pytest.fixture(name="ran", scope="module")
@@ -138,7 +139,7 @@ def test_the_summary_has_causes_and_notes(ran):
     ],
 )
 def test_a_name_has_one_check(names, says):
-    checks = [Check(name, "", lambda _: ()) for name in names]
+    checks = [check(name, "")(lambda _: ()) for name in names]
     with pytest.raises(InvalidArgumentError, match=rf"^conftest.py: .* returned a check {says}"):
         register(checks, "conftest.py")
 
@@ -148,7 +149,7 @@ def test_a_name_has_one_check(names, says):
     [
         ("['stale']", "conftest.py: *_checks() returned 'stale', which must be a list of Check*"),
         (
-            "[Check('Stale handle', '', lambda workload: ())]",
+            "[check('Stale handle', '')(lambda workload: ())]",
             "conftest.py: *(): Check: name='Stale handle' must be lower-case words and digits*",
         ),
         ("1 // 0", "conftest.py: *_checks() raised ZeroDivisionError: *"),

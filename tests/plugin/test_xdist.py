@@ -45,11 +45,14 @@ def test_options(fault_check):
     assert (request.seed, request.deadline) == (7, 25)
 """
 CONFTEST = """
-from pytest_dataloader_faults import Check, faults
+from pytest_dataloader_faults import Scenario, check, faults
+
+@check("stale-handle", "handles stale handles")
+def stale_handle(workload):
+    yield Scenario(faults=(faults.OpenError(workload.opened.path, errno=116),))
 
 def pytest_dataloader_faults_checks():
-    plan = lambda workload: faults.OpenError(workload.opened.path, errno=116)
-    return [Check("stale-handle", "handles stale handles", plan)]
+    return [stale_handle]
 """
 OPTIONS = (
     *("--dataloader-faults-seed=7", "--dataloader-faults-deadline=25", REPORT),

@@ -16,6 +16,7 @@ from pytest_dataloader_faults.battery.checks._base import Check as Check
 from pytest_dataloader_faults.battery.checks._base import Scenario as Scenario
 from pytest_dataloader_faults.battery.checks._base import Scenarios as Scenarios
 from pytest_dataloader_faults.battery.checks._base import TrialKind as TrialKind
+from pytest_dataloader_faults.battery.checks._base import check as check
 from pytest_dataloader_faults.battery.checks._base import no_fault as no_fault
 from pytest_dataloader_faults.battery.checks._epochs import EPOCHS
 from pytest_dataloader_faults.battery.checks._faults import FAULTS
@@ -101,6 +102,10 @@ classes of docs/evidence/datasets.md, for a part of the time; tests/battery/test
 """
 
 
+OLD_NAMES: dict[str, str] = {}
+"""The checks that were once several: the present name by the old one, for the error about it."""
+
+
 def kind_of(scenario: Scenario) -> TrialKind:
     """The kind of the trial of *scenario*."""
     return next(kind for kind in _KINDS if kind.includes(scenario))
@@ -114,19 +119,19 @@ def register(entries: object, origin: str) -> None:
             none of them is added.
     """
     added: dict[str, Check] = {}
-    for check in entries if isinstance(entries, Iterable) else [entries]:
-        if not isinstance(check, Check):
-            text = shorten(format_value(check))
+    for each in entries if isinstance(entries, Iterable) else [entries]:
+        if not isinstance(each, Check):
+            text = shorten(format_value(each))
             message = f"{origin}: {HOOK}() returned {text}, which must be a list of Check objects"
             raise InvalidArgumentError(message)
-        owner = f"a check in {origin}" if check.name in added else _owner_of(check.name)
+        owner = f"a check in {origin}" if each.name in added else _owner_of(each.name)
         if owner:
             message = (
-                f"{origin}: {HOOK}() returned a check named {check.name!r}, which is the name of"
+                f"{origin}: {HOOK}() returned a check named {each.name!r}, which is the name of"
                 f" {owner}. Rename it"
             )
             raise InvalidArgumentError(message)
-        added[check.name] = replace(check, origin=origin)
+        added[each.name] = replace(each, origin=origin)
     CHECKS.update(added)
 
 
@@ -179,6 +184,9 @@ def names_of_checks(argument: str, names: str | Iterable[str]) -> set[str]:
 def require_checks(argument: str, names: Iterable[str]) -> None:
     """Raise InvalidArgumentError if one of *names* is not a check."""
     for name in names:
+        if name in OLD_NAMES:
+            message = f"{argument} contains {name!r}, which is now called {OLD_NAMES[name]!r}"
+            raise InvalidArgumentError(message)
         if name not in CHECKS:
             choices = tuple(CHECKS) if name in GROUPS else (*CHECKS, *GROUPS)
             advice = suggest_name(str(name), choices) or f"Choose from {', '.join(choices)}"

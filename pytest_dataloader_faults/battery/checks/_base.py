@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import glob
 import itertools
 import operator
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import KW_ONLY, dataclass, field, fields, replace
-from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
 from pytest_dataloader_faults import _arguments as allow
@@ -339,7 +339,8 @@ class Check(allow.Checked):
             scenarios = tuple(each.with_defaults(self.scenario) for each in planned)
             for scenario, name in itertools.product(scenarios, _OF_CHECK):
                 given = getattr(self.scenario, name)
-                same = allow.ArgumentRule(partial(operator.eq, given), _SAME.format(given))
+                is_same = functools.partial(operator.eq, given)
+                same = allow.ArgumentRule(is_same, _SAME.format(given))
                 same.check(name, getattr(scenario, name), owner="Scenario")
         return scenarios
 
@@ -419,6 +420,15 @@ class Check(allow.Checked):
             raise self.error(f"its {function}: {text}") from error
 
 
+def check(name: str, promise: str, **options: Any) -> Callable[[Plan], Check]:
+    """Make a check of the plan that is decorated; *options* are the other attributes of ``Check``.
+
+    The plan is a generator: a function of the workload that yields each scenario. Its docstring
+    says why the faults are chosen so.
+    """
+    return lambda plan: Check(name, promise, plan, **options)
+
+
 def list_scenarios(planned: object) -> Scenarios:
     """The scenarios that a plan returned, in any of the forms that it may return."""
     entries = tuple(planned) if isinstance(planned, Iterable) else (planned,)
@@ -460,7 +470,11 @@ def faults_at_tails(workload: Workload) -> tuple[Fault, ...]:
 
 
 def for_each_kind(plan: Plan) -> Plan:
-    """*plan* for one kind of file after the other, so that an index does not hide the data."""
+    """Apply *plan* to one kind of file after the other, so that an index does not hide the data.
+
+    If all files failed at once, each trial would end at the index, and the effect of a damaged
+    shard would remain unknown. A check applies if it applies to one kind.
+    """
 
     def plan_kind(titled_kind: tuple[str, Workload]) -> Scenarios:
         title, kind = titled_kind
@@ -469,11 +483,14 @@ def for_each_kind(plan: Plan) -> Plan:
             for scenario in list_scenarios(plan(kind))
         )
 
-    def plan_kinds(workload: Workload) -> Planned:
+    @functools.wraps(plan)
+    def plan_kinds(workload: Workload) -> Iterator[Scenario]:
         kinds = workload.kinds
         if len(kinds) == 1:
-            return plan(workload)
+            yield from list_scenarios(plan(workload))
+            return
         titled_kinds = zip(titles_of([kind.paths for kind in kinds]), kinds, strict=True)
-        return tuple(itertools.chain(*map_applicable(plan_kind, titled_kinds, [])))
+        for scenarios in map_applicable(plan_kind, titled_kinds, []):
+            yield from scenarios
 
     return plan_kinds
