@@ -329,15 +329,13 @@ class ReferenceJob(Job):
 
     *batches*: the indices to read, by default as the loader's sampler draws. *displaced*: each
     gets the random numbers of the index that is less by so many. *seconds*: if *samples* would take
-    longer, fewer are read. *in_batches*: whether batches are compared whole, because others of the
-    dataset cannot be split. *adapts_comparison*: whether to compare samples less closely than by
+    longer, fewer are read. *adapts_comparison*: whether to compare samples less closely than by
     *comparison* if two reads of them disagree.
     """
 
     batches: Sequence[tuple[int, ...]] | None = None
     displaced: int = 0
     seconds: float | None = None
-    in_batches: bool = False
     adapts_comparison: bool = False
 
     @property

@@ -240,6 +240,7 @@ class FaultFreeRun:
 
     def compare_batches(self) -> None:
         """Compare whole batches from now on, because some cannot be split into samples."""
+        self.comparison = replace(self.comparison, in_batches=True)
         self._references.compare_batches(self.comparison)
 
     def _comparisons(self) -> Iterator[Comparison]:
@@ -322,5 +323,5 @@ def replay_of(reference: Reference) -> Replay:
     """What a trial requests that is compared with the *reference*."""
     draws = tuple(map(base64.b64decode, reference.draws))
     # If samples have different shapes, another batch of them may be padded.
-    in_batches = bool(reference.batches) or reference.mixes(reference.digests)
+    in_batches = reference.comparison.in_batches or reference.mixes(reference.digests)
     return Replay(draws, reference.readable, in_batches)

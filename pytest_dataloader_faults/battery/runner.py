@@ -106,7 +106,7 @@ def _notes_on_dataset(battery: Battery, outcome: Outcome) -> tuple[str, ...]:
     noted_by_checks = (note for each in RUN_NOTES for note in each(battery.fault_free_run))
     about_loader = (*note_on_workers(reference), *noted_by_checks)
     noted = (*_note_on_comparison(battery, outcome.comparison), *about_loader)
-    sample_count = len(reference.samples) or sum(len(batch) for batch, _ in reference.batches)
+    sample_count = reference.sample_count
     if reference.limit is None or reference.total is None or sample_count >= reference.total:
         return noted
     samples = pluralize(reference.total, "sample", ",")

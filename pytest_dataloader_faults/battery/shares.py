@@ -150,7 +150,11 @@ def take_worker_epoch(
         return None
     known_mask = known_reference.comparison.mask
     is_seeded = known_reference.kind == "map"
-    comparison = Comparison(seeded=seed if is_seeded else None, in_workers=True)
+    comparison = Comparison(
+        seeded=seed if is_seeded else None,
+        in_batches=known_reference.comparison.in_batches,
+        in_workers=True,
+    )
     for _ in range(_MOST_READINGS):
         passes = _passes(run_fault_free, comparison)
         if passes is None:
@@ -161,7 +165,7 @@ def take_worker_epoch(
             for other_pass in other_passes
         ):
             reference = _reference(known_reference, first_pass, comparison)
-            is_known = reference is not None and (reference.has_content or bool(reference.batches))
+            is_known = reference is not None and (comparison.in_batches or reference.has_content)
             return reference if is_known else None
         mask = _mask_of(passes)
         if not mask or mask == known_mask:
@@ -179,8 +183,7 @@ def _is_needed(contract: Contract, reference: Reference) -> bool:
     may_shift = contract.may_skip or contract.may_substitute
     is_asked = contract.key is None and not may_shift
     is_in_order = reference.kind == "iterable" or bool(reference.draws)
-    count = len(reference.samples) or len(reference.batches)
-    is_certain = reference.nondeterministic_count >= min(_ENOUGH, count)
+    is_certain = reference.nondeterministic_count >= min(_ENOUGH, len(reference.samples))
     has_end = reference.comparison.limit is None
     return reference.comparison.is_loose and is_asked and is_in_order and is_certain and has_end
 
@@ -219,18 +222,15 @@ def _parts_by_sample(epoch: Pass) -> SampleParts:
 
 def _reference(known_reference: Reference, epoch: Pass, comparison: Comparison) -> Reference | None:
     """The reference that *epoch* is; None if an index came twice, each time as another sample."""
-    is_whole = bool(known_reference.batches) or any(each.is_whole for each in epoch.delivered)
     pairs = [pair for batch in epoch.delivered for pair in batch.pairs]
     if known_reference.kind == "iterable":
         pairs = [(place, sample) for place, (_, sample) in enumerate(pairs)]
-    batches = tuple((each.keys or (), each.digests) for each in epoch.delivered) if is_whole else ()
-    digests = batches or [(key, sample.digest) for key, sample in pairs]
+    digests = [(key, sample.digest) for key, sample in pairs]
     if len(dict(digests)) < len(set(digests)):
         return None
     return replace(
         known_reference,
-        samples=() if is_whole else tuple(pairs),
-        batches=batches,
+        samples=tuple(pairs),
         comparison=comparison,
         unstable_index=None,
         unstable_part="",
@@ -299,14 +299,15 @@ class ReferenceStore:
 
     def compare_batches(self, comparison: Comparison) -> None:
         """Read everything in batches from now on: one of them could not be split into samples."""
-        reference = self._take(comparison, in_batches=True)
+        reference = self._take(comparison)
         require_samples(reference, self._settings.contract)
-        self._by_comparison = {comparison: reference}
+        self._by_comparison[comparison] = reference
 
     def _take(self, comparison: Comparison, **arguments: Any) -> Reference:
         # Random samples that are read again differ from their batch, whatever made that.
         known = (each for each in self._by_comparison.values() if each.unstable_index is None)
-        in_batches = any(each.batches for each in known)
-        facts: dict[str, Any] = {"history": self._history, "in_batches": in_batches}
-        facts |= {"comparison": comparison, "batch_size": self._batch_size, **arguments}
+        if any(each.comparison.in_batches for each in known):
+            comparison = replace(comparison, in_batches=True)
+        facts: dict[str, Any] = {"history": self._history, "batch_size": self._batch_size}
+        facts |= {"comparison": comparison, **arguments}
         return take_reference(self._make_dataset, self._settings, **facts)

@@ -133,6 +133,8 @@ class Comparison:
             if they are not seeded.
         mask: The parts that are not compared, because they differed between two reads.
         by_form: Whether only types and shapes are compared, of all parts.
+        in_batches: Whether each batch is compared as one sample, because the samples in it depend
+            on each other, as with padding.
         in_workers: Whether samples are compared with those of workers in a fault-free run, instead
             of those that the main process reads.
         limit: After how many samples of each worker an endless stream is stopped.
@@ -143,6 +145,7 @@ class Comparison:
     seeded: int | None = None
     mask: Mask = field(default_factory=Mask)
     by_form: bool = False
+    in_batches: bool = False
     in_workers: bool = False
     limit: int | None = None
     differs_per_worker: bool = False

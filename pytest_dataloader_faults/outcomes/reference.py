@@ -36,9 +36,8 @@ class Reference:
 
     Attributes:
         kind: ``"map"`` or ``"iterable"``.
-        samples: By index (map) or in order (iterable); empty if batches cannot be split.
-        batches: The digests of the rows, or of the whole, per tuple of indices, if batches cannot
-            be split into samples: rows depend on the other samples of a batch, as with padding.
+        samples: By index, or by the tuple of its indices if a batch is compared as one sample; by
+            place in a stream.
         unstable_index: The index of a sample that differed between two reads, or None.
         unstable_part: What was different in that sample, as text.
         nondeterministic_count: How many samples had different bytes when they were read again.
@@ -73,7 +72,6 @@ class Reference:
 
     kind: str
     samples: tuple[tuple[Any, Sample], ...]
-    batches: tuple[tuple[tuple[Any, ...], tuple[str, ...]], ...] = ()
     unstable_index: Any = None
     unstable_part: str = ""
     nondeterministic_count: int = field(default=0, compare=False)
@@ -104,6 +102,11 @@ class Reference:
     def digests(self) -> Mapping[Any, str]:
         """The digest of each sample, by its index."""
         return {name: sample.digest for name, sample in self.samples}
+
+    @property
+    def sample_count(self) -> int:
+        """How many samples it has, those in batches included."""
+        return sum(len(key) if isinstance(key, tuple) else 1 for key, _ in self.samples)
 
     @property
     def has_content(self) -> bool:
@@ -171,7 +174,7 @@ def nondeterminism_message(reference: Reference, contract: Contract) -> str:
 
 def require_samples(reference: Reference, contract: Contract) -> None:
     """Reject a contract about single samples if batches cannot be split into samples."""
-    if (contract.may_skip or contract.may_substitute) and not reference.samples:
+    if (contract.may_skip or contract.may_substitute) and reference.comparison.in_batches:
         message = (
             f"contract={contract!r}: the batches cannot be split into samples, so the battery"
             " cannot see which samples are missing or replaced. Declare how to split them:"

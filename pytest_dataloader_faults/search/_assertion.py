@@ -81,10 +81,7 @@ class Survey:
         """What can fail."""
         from pytest_dataloader_faults.strategies.choices import DataFiles
 
-        run = self._fault_free_run
-        batches = run.reference.batches
-        samples = len(run.reference.samples) or sum(len(indices) for indices, _ in batches)
-        return DataFiles.of(self._workload, samples)
+        return DataFiles.of(self._workload, self._fault_free_run.reference.sample_count)
 
     @property
     def is_iterable(self) -> bool:
@@ -111,7 +108,7 @@ class Survey:
         check(loader=loader, epochs=epochs)
         # Another loader may request other samples, which are known alone, but not other batches.
         reference = fault_free_run.reference
-        is_known = not loader or bool(reference.batches)
+        is_known = not loader or reference.comparison.in_batches
         loader = {**(fault_free_run.settings.loader or {}), **(loader or {})}
         job = TrialJob(
             make_dataset=self.make_dataset,

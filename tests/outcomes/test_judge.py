@@ -13,7 +13,6 @@ from pytest_dataloader_faults.outcomes import (
     AtDeadline,
     Footprint,
     Pass,
-    Reference,
     judge,
 )
 from pytest_dataloader_faults.outcomes.agreement import BY_FORM, EXACT, Comparison, Mask
@@ -26,12 +25,14 @@ from support.facts import (
     EIO,
     EPOCH_1,
     EPOCH_2,
+    IN_BATCHES,
     KILLED,
     STRANGE,
     SWAPPED,
     TRUNCATED,
     UNCLEAR,
     batch_of,
+    batch_reference,
     fired,
     map_reference,
     moment,
@@ -255,7 +256,7 @@ def test_equal_samples_of_a_stream_are_counted():
     assert (twice, once) == ("survived", "corrupted")
 
 
-BATCHES = Reference("map", (), (((0, 1), ("b01",)), ((2, 3), ("b23",))))
+BATCHES = batch_reference(b01=(0, 1), b23=(2, 3))
 
 
 @rows(
@@ -269,9 +270,10 @@ def test_batches_that_cannot_be_split_are_judged_whole(digests, expected):
         for indices, digest in zip(((0, 1), (2, 3)), digests, strict=False)
     )
     epoch = Pass(EPOCH_1, ((0, 1), (2, 3)), batches, complete=True)
-    right = tuple(whole_batch(indices, digest) for indices, (digest,) in BATCHES.batches)
+    right = tuple(whole_batch(indices, digest) for indices, digest in BATCHES.digests.items())
     recovery = replace(epoch, delivered=right)
-    outcome = revised(ordinary(epoch, faults=fired(EIO)), recovery=recovery)
+    facts = {"recovery": recovery, "comparison": IN_BATCHES}
+    outcome = revised(ordinary(epoch, faults=fired(EIO)), **facts)
 
     assert expected == _verdict(outcome, BATCHES)
 

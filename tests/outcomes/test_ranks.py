@@ -22,7 +22,9 @@ from pytest_dataloader_faults.outcomes.agreement import Sample
 from pytest_dataloader_faults.outcomes.judge.report import explain
 from support.facts import (
     EPOCH_1,
+    IN_BATCHES,
     batch_of,
+    batch_reference,
     changed,
     faulty,
     map_reference,
@@ -164,14 +166,16 @@ def test_seeded_samples_are_counted_by_their_indices():
 
 
 def test_batches_that_cannot_be_split_are_counted_by_their_indices():
-    """The reference has batches, but no samples."""
-    batches = (((0, 2), ("d0+d2",)), ((1, 3), ("d1+d3",)))
-    unsplit = [whole_batch(keys, digest) for keys, (digest,) in batches]
+    """The samples of the reference are batches."""
+    reference = batch_reference(d02=(0, 2), d13=(1, 3))
+    unsplit = [whole_batch(keys, digest) for keys, digest in reference.digests.items()]
     halves, twice = (
-        together(*(Pass(EPOCH_1, (each.keys,), (each,), complete=True) for each in delivered))
+        together(
+            *(Pass(EPOCH_1, (each.keys,), (each,), complete=True) for each in delivered),
+            comparison=IN_BATCHES,
+        )
         for delivered in (unsplit, unsplit[:1] * 2)
     )
-    reference = Reference("map", (), batches=batches)
 
     assert judge_trial(halves, reference).verdict is Verdict.SURVIVED
     assert judge_trial(twice, reference).cause is rules.ON_SEVERAL_RANKS

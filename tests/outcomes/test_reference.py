@@ -8,13 +8,12 @@ import pytest
 
 from pytest_dataloader_faults import Contract
 from pytest_dataloader_faults.exceptions import InvalidArgumentError
-from pytest_dataloader_faults.outcomes import Reference
 from pytest_dataloader_faults.outcomes.agreement import BY_FORM, Comparison, Mask
 from pytest_dataloader_faults.outcomes.reference import nondeterminism_message, require_samples
-from support.facts import map_reference
+from support.facts import batch_reference, map_reference
 from support.rows import rows
 
-BATCHES = Reference("map", (), (((0, 1), ("b01",)),))
+BATCHES = batch_reference(b01=(0, 1))
 
 
 def _label(sample):

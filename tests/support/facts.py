@@ -25,6 +25,7 @@ from pytest_dataloader_faults.outcomes import (
     TrialEnd,
     TrialRequest,
 )
+from pytest_dataloader_faults.outcomes.agreement import Comparison
 from pytest_dataloader_faults.outcomes.stages import DONE, RECOVERY, Phase, Stage
 
 EPOCH_1, EPOCH_2 = Phase(Stage.EPOCH, 1), Phase(Stage.EPOCH, 2)
@@ -44,6 +45,15 @@ def batch_of(
 def whole_batch(keys: tuple[int, ...], digest: str) -> Batch:
     """A batch that cannot be split."""
     return Batch(keys, (Sample(digest),), digest, is_whole=True)
+
+
+IN_BATCHES = Comparison(in_batches=True)
+
+
+def batch_reference(**keys_by_digest: tuple[int, ...]) -> Reference:
+    """Each batch with these keys has that digest, and is compared as one sample."""
+    samples = ((keys, Sample(digest)) for digest, keys in keys_by_digest.items())
+    return Reference("map", tuple(samples), comparison=IN_BATCHES)
 
 
 def map_reference(count: int = 4) -> Reference:

@@ -109,7 +109,8 @@ class SampleComparer:
     def record(self, parts: Iterable[Part], shown: tuple[Part, ...] = ()) -> Sample:
         """The record of a sample that has these *parts*, some of which are *shown*."""
         compared = self.comparison.reduce(parts)
-        large = [each for each in compared if each.is_large]
+        # A batch cannot have the content of another sample.
+        large = [each for each in compared if each.is_large and not self.comparison.in_batches]
         zeros = f"{ZEROS} " if all(each.digest == ZEROS for each in large) else ""
         content = zeros + digest_of(large) if large else ""
         return Sample(digest_of(compared), content, shown)
@@ -122,17 +123,18 @@ def record_batch(
     comparer: SampleComparer,
     max_samples: int | None = None,
 ) -> Batch:
-    """The record of *batch*: its samples, or the whole if it cannot be split.
+    """The record of *batch*: its samples, or the whole if it is compared so, or cannot be split.
 
     *draw* is what the sampler requested; None for a stream. *max_samples*: how many samples it has
     at most, if that is not the batch size of *loader*.
     """
     size = max_samples or loader.batch_size or 1
-    rows = _rows(batch, draw, loader, comparer, size)
+    is_whole = comparer.comparison.in_batches
+    rows = None if is_whole else _rows(batch, draw, loader, comparer, size)
     keys = None if draw is None else draw.names
     if rows is None:
         whole = comparer.row(batch)
-        return Batch(keys, (Sample(whole.sample.digest),), whole.exact, is_whole=True)
+        return Batch(keys, (whole.sample,), whole.exact, is_whole=True)
     return Batch(
         keys,
         tuple(row.sample for row in rows),

@@ -27,7 +27,6 @@ from pytest_dataloader_faults._trial import loaders
 from pytest_dataloader_faults._trial.samples.comparer import (
     Fingerprint,
     SampleComparer,
-    record_batch,
 )
 from pytest_dataloader_faults._trial.samples.draws import Draw, Name, name_of, reads_whole_batches
 from pytest_dataloader_faults.exceptions import UnusableDatasetError
@@ -133,11 +132,6 @@ class Reader:
     def read_whole_batch(self, draw: Draw) -> Reading:
         """The batch of *draw*, as one sample."""
         return Reading(draw.names, self._row(self.fetch(draw)))
-
-    def read_digests(self, draw: Draw) -> tuple[tuple[Name, ...], tuple[str, ...]]:
-        """What identifies the batch of *draw*: its names, and the digests as in a trial."""
-        batch = record_batch(self.fetch(draw), draw, self.loader, self.comparer)
-        return draw.names, batch.digests
 
     def _make_fetcher(self, change: Callable[[Any], Any] | None = None) -> Any:
         is_map = loaders.kind_of(self.dataset) == "map"

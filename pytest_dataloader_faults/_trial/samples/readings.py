@@ -30,7 +30,7 @@ def build_reference(
 ) -> Reference:
     """The reference from two readings of the same samples; those of a stream in any order."""
     comparison = comparer.comparison
-    samples, repeated = _record(readings, comparer), _record(repeats, comparer)
+    samples, repeated = record(readings, comparer), record(repeats, comparer)
     unstable = _find_unstable(kind, samples, repeated)
     differs = ""
     if unstable is not None:
@@ -125,7 +125,8 @@ def _count_varying(
     return tuple(count_varying(*pair).items())
 
 
-def _record(readings: Sequence[Reading], comparer: SampleComparer) -> list[Sample]:
+def record(readings: Sequence[Reading], comparer: SampleComparer) -> list[Sample]:
+    """The samples in *readings*, by the comparison that *comparer* has now."""
     return [comparer.record(each.row.parts, each.row.sample.parts) for each in readings]
 
 

@@ -39,6 +39,7 @@ from pytest_dataloader_faults._trial.samples.readings import (
     agree,
     are_equal,
     build_reference,
+    record,
     rows_in,
 )
 from pytest_dataloader_faults.exceptions import UnusableDatasetError
@@ -183,15 +184,17 @@ def _reference_of_samples(
         if not agree(comparer, readings, copied):
             _adapt(reader, job, "map", rows_in(batched), rows_in(copied))
         batched = copied
-    are_split = agree(comparer, readings, batched) and not job.in_batches
+    are_split = agree(comparer, readings, batched) and not comparer.comparison.in_batches
     varies = comparer.comparison.is_loose
     if job.adapts_comparison and varies and not reader.draws_random_numbers:
         comparer.comparison = replace(comparer.comparison, seeded=None)  # Seeds have no effect.
     reference = _build_reference(reader, "map", readings, repeats)
     if are_split:
         return reference
-    _read_whole_batches(reader, requested, job)
-    return _with_batches(reference, reader, requested)
+    whole_batches, _ = _read_whole_batches(reader, requested, job)
+    names = (each.name for each in whole_batches)
+    samples = tuple(zip(names, record(whole_batches, comparer), strict=True))
+    return replace(reference, samples=samples, parts=(), comparison=comparer.comparison)
 
 
 def _read_first(
@@ -232,27 +235,22 @@ def _reference_of_batches(
     readings, repeats = _read_whole_batches(reader, requested, job)
     if job.adapts_comparison and not reader.draws_random_numbers:
         reader.comparer.comparison = replace(reader.comparer.comparison, seeded=None)
-    return _with_batches(_build_reference(reader, "map", readings, repeats), reader, requested)
+    return _build_reference(reader, "map", readings, repeats)
 
 
 def _read_whole_batches(
     reader: Reader, requested: Sequence[Draw], job: ReferenceJob
 ) -> tuple[list[Reading], list[Reading]]:
     """Two readings of whole batches, which are compared as closely as both agree."""
+    comparer = reader.comparer
+    comparer.comparison = replace(comparer.comparison, in_batches=True)
     readings = list(map(reader.read_whole_batch, requested))
     repeats = list(map(reader.read_whole_batch, requested[::-1]))[::-1]
     _adapt(reader, job, "map", readings, repeats)
-    comparison = reader.comparer.comparison
     parts = [(each.name, each.row.parts) for each in (*readings, *repeats)]
-    reader.comparer.comparison = replace(comparison, mask=spread(comparison.mask, parts))
+    mask = spread(comparer.comparison.mask, parts)
+    comparer.comparison = replace(comparer.comparison, mask=mask)
     return readings, repeats
-
-
-def _with_batches(reference: Reference, reader: Reader, requested: Sequence[Draw]) -> Reference:
-    """*reference* with batches in place of samples, since they cannot be split into these."""
-    batches = tuple(map(reader.read_digests, requested))
-    reference = replace(reference, comparison=reader.comparer.comparison)
-    return replace(reference, samples=(), parts=(), batches=batches)
 
 
 def _adapt(

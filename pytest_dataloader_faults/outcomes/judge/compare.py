@@ -92,7 +92,7 @@ def _compare_by_key(
 ) -> Iterator[Finding]:
     repeated = _find_repeated_content(epoch, samples)
     for place, batch in enumerate(epoch.delivered):
-        if not batch.is_complete:
+        if not (batch.is_complete or expected.comparison.in_batches):
             yield from _compare_partial(place, batch, samples, allowed)
         for key, sample in batch.pairs:
             right = samples.get(key)  # A sampler of the user's may draw others.

@@ -56,11 +56,7 @@ def _describe_shortfall(epoch: Pass, reference: Reference) -> str:
     if not epoch.complete:
         return ""
     if not epoch.drawn:
-        return (
-            "no indices, so no samples were delivered"
-            if reference.samples or reference.batches
-            else ""
-        )
+        return "no indices, so no samples were delivered" if reference.samples else ""
     drawn, expected = sum(map(len, epoch.drawn)), reference.drawn or 0
     if drawn >= expected or len(epoch.drawn) >= (epoch.batches or 0):
         return ""

@@ -32,7 +32,6 @@ class Expected:
         by_key: Each sample of a map-style dataset; None for a stream.
         counts: How often each sample is delivered, by its digest.
         comparison: What is compared of the samples.
-        has_whole_batches: Whether the samples are batches that cannot be split.
         shares: The samples of each worker of a stream, if they are always the same.
         has_own_files: Whether each sample of a stream has its own file.
         limit: After how many samples of each worker an endless stream is stopped.
@@ -44,7 +43,6 @@ class Expected:
     by_key: Mapping[Any, Sample] | None
     counts: Counter[str]
     comparison: Comparison = EXACT
-    has_whole_batches: bool = False
     shares: Mapping[int, Counter[str]] = field(default_factory=dict)
     has_own_files: bool = False
     limit: int | None = None
@@ -57,10 +55,8 @@ class Expected:
         """What a trial with so many *workers* delivers if its samples are those of *reference*."""
         shares = reference.shares if len(reference.shares) == workers else ()
         if reference.kind == "map":
-            batches = {keys: _join(digests) for keys, digests in reference.batches}
-            by_key = dict(reference.samples) or batches
-            counts = Counter(each.digest for each in by_key.values())
-            return cls(by_key, counts, reference.comparison, has_whole_batches=bool(batches))
+            counts = Counter(reference.digests.values())
+            return cls(dict(reference.samples), counts, reference.comparison)
         rows = Counter(itertools.chain.from_iterable(reference.parts))
         is_divisible = not reference.undivided_samples and reference.stream_limit is None
         has_rows = is_divisible and 0 < _DISTINCT_SHARE * rows.total() <= len(rows)
@@ -91,17 +87,12 @@ class Expected:
 
         If parts of samples vary, the digest may be that of a label, which many samples share.
         """
-        samples = {} if self.has_whole_batches or self.comparison.mask else self.by_key or {}
+        comparison = self.comparison
+        samples = {} if comparison.in_batches or comparison.mask else self.by_key or {}
         return {sample.digest: key for key, sample in samples.items()}
 
     def align(self, epoch: Pass) -> tuple[Pass, Expected]:
-        """*epoch* and what is expected of it, both in samples, in whole batches, or in rows."""
-        if self.has_whole_batches:
-            batches = (
-                replace(each, keys=(each.keys,), samples=(_join(each.digests),), is_whole=False)
-                for each in epoch.delivered
-            )
-            return replace(epoch, delivered=tuple(batches)), self
+        """*epoch* and what is expected of it, both in samples or both in rows."""
         if self.rows is None or not self._is_regrouped(epoch):
             return epoch, self
         batches = (replace(each, samples=tuple(map(Sample, each.rows))) for each in epoch.delivered)
@@ -112,8 +103,3 @@ class Expected:
         others = [each for each in epoch.delivered if not self.counts.keys() >= {*each.digests}]
         has_rows = bool(others) and all(each.rows for each in epoch.delivered)
         return has_rows and not any(tuple(sorted(each.rows)) in self.batches for each in others)
-
-
-def _join(digests: Sequence[str]) -> Sample:
-    """A batch as one sample."""
-    return Sample(" ".join(digests))

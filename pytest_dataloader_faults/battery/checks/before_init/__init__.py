@@ -194,7 +194,7 @@ class BeforeInit(TrialKind):
         """The same, with the samples that have moved because a listing lacks a file before them."""
         reference = super().reference_for(run, outcome)
         lacking = count_lacking(outcome, reference)
-        is_seeded, is_whole = outcome.comparison.seeded is not None, bool(reference.batches)
+        is_seeded, is_whole = outcome.comparison.seeded is not None, outcome.comparison.in_batches
         if not lacking or not is_unlisted(outcome) or outcome.comparison.in_workers:
             return reference
         if (is_seeded and is_whole) or (has_full_reference(reference) and not is_seeded):
@@ -255,7 +255,7 @@ def _read_moved_batches(
         for first in (*indices, math.inf)
     }
     requested = sorted({each for _, each in moved})
-    digests_of = dict(_read_again(run, requested, in_batches=True).batches)
+    digests_of = _read_again(run, requested).digests
     return tuple((indices, digests_of[each]) for indices, each in moved)
 
 

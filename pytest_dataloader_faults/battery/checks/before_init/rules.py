@@ -271,7 +271,7 @@ class BeforeInitJudge(Judge):
         count = self._count_unknown()
         if not count:
             return None
-        kind = "batch" if self.reference.batches else "sample"
+        kind = "batch" if self.reference.comparison.in_batches else "sample"
         unknown = f"{pluralize(count, kind)} {is_or_are(count)}"
         text = f"{unknown} not among those of the intact files"
         sentence = f"{_describe_files(self.outcome)}; {text}, and no exception was raised"
@@ -282,7 +282,7 @@ class BeforeInitJudge(Judge):
         reference, delivered = self.reference, self.outcome.delivered
         if reference.displaced:
             known = {*reference.digests.items(), *reference.displaced}
-            pairs = (pair for each in delivered for pair in _pairs(each, reference))
+            pairs = (pair for each in delivered for pair in _pairs(each))
             return sum(pair not in known for pair in pairs)
         if not self._knows_all_samples:
             return 0
@@ -332,14 +332,14 @@ def count_lacking(outcome: TrialFacts, reference: Reference) -> int:
 
 def has_full_reference(reference: Reference) -> bool:
     """Whether all samples of the intact dataset are recorded."""
-    return len(reference.samples) >= expected_length(reference)
+    is_split = not reference.comparison.in_batches
+    return is_split and len(reference.samples) >= expected_length(reference)
 
 
-def _pairs(batch: Batch, reference: Reference) -> Iterable[tuple[Any, Any]]:
-    """The index and the digest of each sample, or those of the batch if batches are compared."""
-    if reference.batches:
-        return [(batch.keys, batch.digests)]
-    return zip(batch.keys or (), batch.digests, strict=False)
+def _pairs(batch: Batch) -> Iterable[tuple[Any, str]]:
+    """The key and the digest of each sample, or those of the batch if it is a whole."""
+    keys = (batch.keys,) if batch.is_whole else batch.keys or ()
+    return zip(keys, batch.digests, strict=False)
 
 
 def expected_length(reference: Reference) -> int:

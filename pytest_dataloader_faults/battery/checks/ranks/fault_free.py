@@ -125,7 +125,8 @@ def reference_for(run: FaultFreeRun) -> Reference:
 
 def _are_mixed(run: FaultFreeRun, references: Sequence[Reference]) -> bool:
     """Whether some of the *references* have samples, although *run* compares whole batches."""
-    return bool(run.reference.batches) and any(each.samples for each in references)
+    is_split = any(not each.comparison.in_batches for each in references)
+    return run.comparison.in_batches and is_split
 
 
 def _update(run: FaultFreeRun, references: Sequence[Reference]) -> tuple[Reference, ...]:
@@ -210,10 +211,10 @@ def _take(run: FaultFreeRun, *, shares_folder: bool) -> list[Reference]:
         comparison=run.comparison,
         batch_size=run.reference.batch_size,
         history=run.history,
-        in_batches=bool(run.reference.batches),
     )
     references = take_references(job, shares_folder=shares_folder)
-    if not job.in_batches and any(each.batches for each in references):
+    is_whole = any(each.comparison.in_batches for each in references)
+    if is_whole and not run.comparison.in_batches:
         run.compare_batches()
     return references
 

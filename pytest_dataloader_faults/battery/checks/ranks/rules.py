@@ -288,9 +288,8 @@ class _RankSamples(NamedTuple):
         if not reference.is_whole or not (is_map or is_of_content(reference)):
             return None
         if not is_of_content(reference):
-            indices = (each for each, _ in reference.batches)
-            names = [name for name, _ in pairs] or list(itertools.chain(*indices))
-            pairs = tuple((each, each) for each in names)
+            keys = (key if isinstance(key, tuple) else (key,) for key, _ in pairs)
+            pairs = tuple((each, each) for each in itertools.chain(*keys))
         limit = reference.limit
         is_cut = is_map and reference.total is None and limit is not None and len(pairs) >= limit
         names_by_key = {key: name for name, key in reversed(pairs)}
@@ -317,7 +316,7 @@ def is_of_content(reference: Reference) -> bool:
     only a part of them is compared, such as a label, which many samples may have.
     """
     comparison = reference.comparison
-    if comparison.by_form or comparison.seeded is not None:
+    if comparison.by_form or comparison.in_batches or comparison.seeded is not None:
         return False
     identifies = len(set(reference.digests.values())) == len(reference.samples)
     is_partial = bool(comparison.mask) and reference.kind == "map"
