@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -11,6 +12,9 @@ from typing import Any
 from pytest_dataloader_faults.exceptions import InvalidArgumentError
 from pytest_dataloader_faults.outcomes.agreement import EXACT, Comparison, Sample
 from pytest_dataloader_faults.outcomes.contract import Contract
+
+_DISTINCT_SHARE = 0.9
+"""The share of the rows of own batches that must be distinct."""
 
 
 @dataclass(frozen=True)
@@ -61,6 +65,7 @@ class Reference:
             at random.
         members: The reference of each member of a group of jobs, if this is that of the group.
         parts: The digests of the rows of each batch, for a stream that makes its own batches.
+            Two reads agree if they have the same rows, in whichever batches.
         is_of_worker: Whether a worker has read the samples, because no other process could.
         is_of_all_workers: Whether all workers have read them, because one worker alone could not.
         undivided_samples: The digests that all members of a group return together of a stream; the
@@ -104,6 +109,11 @@ class Reference:
         return {name: sample.digest for name, sample in self.samples}
 
     @property
+    def rows(self) -> Counter[str] | None:
+        """The rows of a stream's own batches; None if they may not be samples."""
+        return count_rows(self.parts)
+
+    @property
     def sample_count(self) -> int:
         """How many samples it has, those in batches included."""
         return sum(len(key) if isinstance(key, tuple) else 1 for key, _ in self.samples)
@@ -126,6 +136,16 @@ class Reference:
         samples = (sample for name, sample in self.samples if name in names)
         forms = (tuple(part.form for part in sample.parts) for sample in samples if sample.parts)
         return len(set(forms)) > 1
+
+
+def count_rows(batches: Sequence[Sequence[str]]) -> Counter[str] | None:
+    """How often each row is in a stream's own *batches*, by its digest; None if few are distinct.
+
+    A single sample has a first dimension as well, which may be its channels. But reordered channels
+    do not come from several samples, and many tokens of a text are the same.
+    """
+    rows = Counter(itertools.chain.from_iterable(batches))
+    return rows if all(batches) and 0 < _DISTINCT_SHARE * rows.total() <= len(rows) else None
 
 
 def join_references(of_workers: Sequence[Reference]) -> Reference:

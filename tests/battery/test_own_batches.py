@@ -26,9 +26,11 @@ from support.own_batches import (
     LeavesOutWithMetadata,
     LeavesOutWithSource,
     LosesShards,
+    LosesShuffledShards,
     OpenedByInit,
     OpenedByInitOnce,
     OwnBatches,
+    ShuffledBatches,
     WithMetadata,
     WithSource,
     ZerosForShards,
@@ -190,8 +192,9 @@ def test_a_stream_and_a_collate_function_that_needs_several(records):
         _results(partial(RecordStream, records), "workers-agree", loader=loader)
 
 
-def test_a_stream_that_makes_its_own_batches(records):
-    make = partial(over_own_batches, OwnBatches, records)
+@pytest.mark.parametrize("kind", [OwnBatches, ShuffledBatches])
+def test_a_stream_that_makes_its_own_batches(records, kind):
+    make = partial(over_own_batches, kind, records)
     agree, failed = _results(make, "workers-agree", "file-missing")
     assert ("survived", "failed_cleanly") == (agree.verdict, failed.verdict)
 
@@ -219,6 +222,7 @@ def test_the_rows_of_each_worker_are_known(records):
     ("kind", "check", "message"),
     [
         (LosesShards, "read-error-transient", "of 15 samples are missing"),
+        (LosesShuffledShards, "read-error-transient", "of 15 samples are missing"),
         (ZerosForShards, "read-error-transient", "samples are wrong"),
     ],
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -169,9 +170,13 @@ class OwnBatches(IterableDataset[Any]):
 
     def __iter__(self) -> Any:
         samples = [each for number in shard(self.shards) for each in self._of(number)]
+        self._arrange(samples)
         for at in range(0, len(samples), self.size):
             data, labels = zip(*samples[at : at + self.size], strict=True)
             yield self._batch(torch.stack(data), list(labels))
+
+    def _arrange(self, samples: list[Any]) -> None:
+        """Leave them in their order."""
 
     def _of(self, shard: int) -> list[Any]:
         places = range(shard * self.shard, (shard + 1) * self.shard)
@@ -179,6 +184,13 @@ class OwnBatches(IterableDataset[Any]):
 
     def _batch(self, data: Any, labels: list[int]) -> Any:
         return {"data": data, "labels": labels}
+
+
+class ShuffledBatches(OwnBatches):
+    """Fills them in another order each time, as after webdataset's ``shuffle``: healthy."""
+
+    def _arrange(self, samples: list[Any]) -> None:
+        random.Random().shuffle(samples)  # It need not be safe.
 
 
 class LosesShards(OwnBatches):
@@ -189,6 +201,10 @@ class LosesShards(OwnBatches):
             return super()._of(shard)
         except OSError:
             return []
+
+
+class LosesShuffledShards(LosesShards, ShuffledBatches):
+    """Leaves out a shard that it cannot read: broken."""
 
 
 class ZerosForShards(OwnBatches):
