@@ -32,10 +32,7 @@ _OF_CONNECTIONS = (
     *("connect-error", "connection-reset", "connection-closed", "connection-hung"),
     "http-error",
 )
-_OF_RANKS = (
-    *("ranks-agree", "ranks-next-epoch", "ranks-share-folder"),
-    *("rank-read-error", "rank-worker-killed", "ranks-listing-order"),
-)
+_OF_RANKS = (*("ranks-agree", "rank-stops"),)
 _OF_MEMORY = ("copy-on-write", "memory-exhaustion")
 _OF_STATES = ("resumes", "resumes-after-death")
 _OF_OTHERS = (*_OF_MEMORY, "thread-exhaustion")

@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from importlib import import_module
 from types import ModuleType
-from typing import Any, NamedTuple, Protocol, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from pytest_dataloader_faults._settings import Settings, check
 from pytest_dataloader_faults.faults import Fault
@@ -32,6 +32,7 @@ from pytest_dataloader_faults.steps import (
 
 _AnyStep = TypeVar("_AnyStep")
 _ONE_EPOCH = run_epochs()
+LOOPBACK = "127.0.0.1"
 
 
 def steps_of(processes: Processes, kind: type[_AnyStep]) -> Iterator[_AnyStep]:
@@ -132,22 +133,6 @@ class Replay(NamedTuple):
 NO_REPLAY = Replay()
 
 
-class Meetings(Protocol):
-    """How the process of a job waits for those of the other members of its group."""
-
-    def meet(self, epoch: int, batch: int) -> bool:
-        """Wait with *batch* of *epoch*, from 1, until each has one; False if one has none."""
-
-    def leave(self, *, failed: bool) -> None:
-        """Announce to the others that this process has run out of batches."""
-
-    def renew(self) -> None:
-        """Prepare for the recovery pass of all members."""
-
-    def end(self) -> None:
-        """Wait until each member is here."""
-
-
 class Watcher:
     """What watches the process that runs the loop of a trial. Checks bring subclasses."""
 
@@ -174,42 +159,38 @@ def _registered_watchers() -> tuple[Callable[[], Watcher], ...]:
 
 
 @dataclass(frozen=True)
-class Member:
-    """A member of a group of jobs that run at once. Checks with such jobs bring a subclass.
+class Rank:
+    """One of the processes that train together, as torchrun numbers them.
 
     Attributes:
-        number: Its number in the group, from 0.
-        size: How many members the group has.
-        recovers: Whether it makes a recovery pass, even if faults were armed in other members only.
-        shares_folder: Whether the folder that make_dataset receives is the same in all members.
+        number: Its number, from 0.
+        size: How many ranks there are.
+        recovers: Whether it makes a recovery pass, even if faults were armed in other ranks only.
+        shares_folder: Whether the folder that make_dataset receives is the same in all ranks.
+        store: The descriptor of an anonymous file, by which ranks find each other; -1 for one rank.
+        port: MASTER_PORT.
     """
 
     number: int = 0
     size: int = 1
     recovers: bool = False
     shares_folder: bool = False
-
-    @property
-    def name(self) -> str:
-        """Its name in a message."""
-        raise NotImplementedError
+    store: int = -1
+    port: int = 0
 
     @property
     def environment(self) -> dict[str, str]:
-        """The variables of its process."""
-        raise NotImplementedError
-
-    def join(self, journal: Any) -> Meetings | None:
-        """Prepare the process of the job; what it waits for others by, if there are others."""
-        raise NotImplementedError
-
-    def options_for(self, dataset: Any, options: dict[str, Any]) -> dict[str, Any]:
-        """*options* of a loader that delivers the part of this member of a map-style *dataset*."""
-        raise NotImplementedError
-
-    def require_loader(self, loader: Any) -> None:
-        """Refuse a ready *loader* that no member can use; raises UnusableDatasetError."""
-        raise NotImplementedError
+        """The variables that torchrun sets, and the one by which gloo uses the loopback alone."""
+        number, size = str(self.number), str(self.size)
+        return {
+            "RANK": number,
+            "LOCAL_RANK": number,
+            "WORLD_SIZE": size,
+            "LOCAL_WORLD_SIZE": size,
+            "MASTER_ADDR": LOOPBACK,
+            "MASTER_PORT": str(self.port),
+            "GLOO_SOCKET_IFNAME": "lo",
+        }
 
 
 class Limits(NamedTuple):
@@ -234,9 +215,9 @@ class Job:
     *changes*: options of the DataLoader, which overrule those of the settings, and those of a ready
     loader. *may_take_longer*: whether it gets more time if it moves or sleeps at its deadline.
     *most_bytes*: how many bytes a pass may read before more reads no longer count as progress; None
-    if unknown. *member*: its place in a group of jobs; None for a job that is in no group.
-    *history*: what is known of files. *batch_size*: how many samples a batch may have; None for
-    the usual limit.
+    if unknown. *rank*: which of the processes it is that train together; None without ranks.
+    *history*: what is known of files. *batch_size*: how many samples a batch may have; None for the
+    usual limit.
     """
 
     make_dataset: Any
@@ -247,7 +228,7 @@ class Job:
     options: TrialOptions = ONE_EPOCH
     may_take_longer: bool = False
     most_bytes: int | None = None
-    member: Member | None = None
+    rank: Rank | None = None
     history: FileHistory = field(default_factory=FileHistory)
     batch_size: int | None = None
 
@@ -277,20 +258,20 @@ class Job:
         return Limits(self.deadline, self.may_take_longer, byte_limit)
 
     @property
-    def member_of_several(self) -> Member | None:
-        """Its place in its group, if that has other members."""
-        return self.member if self.member is not None and self.member.size > 1 else None
+    def rank_of_several(self) -> Rank | None:
+        """Which rank it is, if there are others."""
+        return self.rank if self.rank is not None and self.rank.size > 1 else None
 
     @property
     def may_have_faults(self) -> bool:
-        """Whether faults may be armed in it, or in another member of its group."""
+        """Whether faults may be armed in it, or in another rank."""
         harms = any(step.harms for step in steps_of(self.processes, OwnStep))
-        return bool(self.faults) or harms or self.member_of_several is not None
+        return bool(self.faults) or harms or self.rank_of_several is not None
 
     @property
     def processes(self) -> Processes:
         """What its processes do; without faults there is nothing to recover from."""
-        has_faults = bool(self.faults) or (self.member is not None and self.member.recovers)
+        has_faults = bool(self.faults) or (self.rank is not None and self.rank.recovers)
         processes = self.options.processes
         return processes if has_faults else drop_recovery(processes)
 

@@ -73,6 +73,10 @@ _REAL_FILES_ONLY = (
     "before_init=True needs real files, but pyfakefs replaces them. Use files in pytest's tmp_path,"
     " or remove before_init"
 )
+_EXCLUDES_RANKS = (
+    "ranks={} and before_init=True exclude each other, because rank faults are armed after the"
+    " datasets are created. Remove one of them"
+)
 _NO_GUARD = (
     "a worker of a trial has imported the main module, which starts another trial. Move the"
     " script's statements below: if __name__ == '__main__':"
@@ -152,8 +156,11 @@ def run_trial(
     )
     if ranks is None and on_rank is None:
         return run_trial_job(job)
-    outcome: Outcome = jobs.import_checks().run_ranks(job, on_rank)
-    return outcome
+    if before_init:
+        raise exceptions.InvalidArgumentError(_EXCLUDES_RANKS.format(ranks))
+    from pytest_dataloader_faults._trial.ranks import run_ranks  # It needs this module.
+
+    return run_ranks(job, on_rank)
 
 
 def run_trial_job(request: jobs.TrialJob) -> Outcome:
@@ -177,16 +184,17 @@ def _run_once(request: jobs.TrialJob) -> Outcome:
 
 
 def _job_for(request: _Job) -> _Job:
-    """*request*, as a job that is alone in its group if its settings are for several processes."""
+    """*request*, as the only rank if its settings are for several ranks."""
     if request.settings.ranks is None:
         return request
-    job: _Job = jobs.import_checks().make_only_rank(request)
-    return job
+    from pytest_dataloader_faults._trial.ranks import make_only_rank  # It needs this module.
+
+    return make_only_rank(request)
 
 
 def _request_of(job: jobs.TrialJob) -> TrialRequest:
     """What an outcome says about the *job*."""
-    member = job.member_of_several
+    rank = job.rank_of_several
     return TrialRequest(
         schedule=job.faults,
         loader=to_plain(job.loader),
@@ -195,7 +203,7 @@ def _request_of(job: jobs.TrialJob) -> TrialRequest:
         deadline=job.deadline,
         comparison=job.comparison,
         before_init=is_armed_before_init(job),
-        rank=member.number if member else None,
+        rank=rank.number if rank else None,
         copy=job.settings.copy,
     )
 
@@ -324,7 +332,7 @@ def run_together(*requests: jobs.Job) -> list[Record]:
 
 def _folder_of_group(request: jobs.Job) -> contextlib.AbstractContextManager[None]:
     """Makes and removes the folder that the group of *request* shares, if it shares one."""
-    if request.member is None or not request.member.shares_folder:
+    if request.rank is None or not request.rank.shares_folder:
         return contextlib.nullcontext()
     _, folders = bind_factory(request.make_dataset, None, request.settings.copy)
     return shared_folders(folders, request.settings.copy)
@@ -334,8 +342,8 @@ def _start(request: jobs.Job, fired: SharedCount, scope: contextlib.ExitStack) -
     """Start a warden for *request* with *scope*; *fired* counts the faults of its group."""
     from pytest_dataloader_faults._trial import child
 
-    member = request.member_of_several
-    number = member.number if member and not member.shares_folder else None
+    rank = request.rank_of_several
+    number = rank.number if rank and not rank.shares_folder else None
     make_dataset, private = bind_factory(request.make_dataset, number, request.settings.copy)
     job = replace(request, make_dataset=make_dataset)
     around = scope.enter_context(surroundings_for(job, private, fired))
@@ -352,7 +360,7 @@ def _await_warden(started: _Started) -> int | None:
     job, around, warden = started
     # The harness's work in the trial also has some seconds; and it may wait for another job.
     longest = job.longest(BUSY_SECONDS + MORE_SECONDS) + HARNESS_SECONDS
-    deadline = longest * (2 if job.member_of_several else 1)
+    deadline = longest * (2 if job.rank_of_several else 1)
     return harness.wait_for(warden, deadline, around.facts)
 
 
@@ -393,8 +401,8 @@ def _format_printed(printed: str) -> str:
 
 
 def _prefix_of(job: jobs.Job) -> str:
-    """The start of a message about one of several jobs; empty for a job that runs alone."""
-    return f"{job.member.name}: " if job.member and job.member_of_several else ""
+    """The start of a message about one of several ranks; empty for a job that runs alone."""
+    return f"rank {job.rank.number}: " if job.rank and job.rank_of_several else ""
 
 
 def _raise_refusals(

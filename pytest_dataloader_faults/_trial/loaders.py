@@ -23,8 +23,8 @@ from pytest_dataloader_faults._engine.system.imports import FOR_FORK_SERVER
 from pytest_dataloader_faults._engine.system.patience import has_ended
 from pytest_dataloader_faults._engine.system.processes import end_if_interrupted
 from pytest_dataloader_faults._engine.worker.fetch_hooks import StreamEnd
-from pytest_dataloader_faults._settings.jobs import Member
-from pytest_dataloader_faults._trial import samplers
+from pytest_dataloader_faults._settings.jobs import Rank
+from pytest_dataloader_faults._trial import process_group, samplers
 from pytest_dataloader_faults._trial.factory import advice_for, name_of, origin_of, require_one
 from pytest_dataloader_faults._trial.process.fork_server import method_of
 from pytest_dataloader_faults.exceptions import (
@@ -132,12 +132,12 @@ def make_loader(
     changes: Mapping[str, Any],
     *,
     needs_workers: bool = False,
-    member: Member | None = None,
+    rank: Rank | None = None,
 ) -> DataLoader[Any]:
     """The loader to try; *changes* overrule its options, also those of a ready ``DataLoader``.
 
     One without workers gets two if it *needs_workers*: data modules have such loaders by default.
-    *member*: the place of the job in a group with others, which then divide the samples.
+    *rank*: which of several ranks it is, which then divide the samples.
     """
     result = _call_factory(make_dataset)
     if isinstance(result, DataLoader):
@@ -153,17 +153,17 @@ def make_loader(
         added = workers if lacks_workers else {}
         for name, value in {**added, **changes}.items():
             object.__setattr__(result, name, value)  # torch forbids it, since workers may run.
-        loader = result if member else _with_last_batches(result)
+        loader = result if rank else _with_last_batches(result)
         _detach_parent_workers(loader)
-        if member is not None:
-            member.require_loader(loader)
+        if rank is not None:
+            process_group.refuse_dispatcher(outer_loader(loader), kind_of(dataset_of(loader)))
     else:
         is_lacking = needs_workers and (options or {}).get("num_workers") == 0
         added = {"num_workers": _DEFAULTS["num_workers"]} if is_lacking else {}
         all_options = {**(options or {}), **added, **changes}
-        if member is not None and kind_of(result) == "map":
-            all_options = member.options_for(result, all_options)
-        loader = _loader_for(result, all_options, drops_last=member is not None)
+        if rank is not None and kind_of(result) == "map":
+            all_options = process_group.divide(rank, result, all_options)
+        loader = _loader_for(result, all_options, drops_last=rank is not None)
     if kind_of(dataset_of(loader)) == "map":
         _require_samples(loader)
     return loader

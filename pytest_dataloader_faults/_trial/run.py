@@ -31,8 +31,8 @@ from pytest_dataloader_faults._engine.worker.arm import EndsWithParent
 from pytest_dataloader_faults._engine.worker.fetch_hooks import SeedSamples, seed_everything
 from pytest_dataloader_faults._engine.worker.session import WorkerSession
 from pytest_dataloader_faults._settings import EVERY_FILE
-from pytest_dataloader_faults._settings.jobs import NO_REPLAY, Job, Meetings, ReferenceJob, TrialJob
-from pytest_dataloader_faults._trial import accelerator, loaders, resources
+from pytest_dataloader_faults._settings.jobs import NO_REPLAY, Job, ReferenceJob, TrialJob
+from pytest_dataloader_faults._trial import accelerator, loaders, process_group, resources
 from pytest_dataloader_faults._trial.driver import LoaderDriver, describe_error, idle_at_once
 from pytest_dataloader_faults._trial.factory import describe_data_folder
 from pytest_dataloader_faults._trial.journal import (
@@ -113,7 +113,7 @@ def run(
     torch.set_num_threads(1)  # A forked copy of OpenMP's thread pool lacks the threads.
     seed_everything(job.settings.seed)
     try:
-        meetings = job.member.join(journal) if job.member else None
+        meetings = process_group.join(job.rank, journal) if job.rank else None
         if isinstance(job, ReferenceJob):
             _take_reference(job, journal)
             if meetings:
@@ -131,7 +131,7 @@ def run(
 def _take_reference(job: ReferenceJob, journal: Journal) -> None:
     arguments = (job.make_dataset, job.settings.loader, job.changes)
     try:
-        loader = loaders.make_loader(*arguments, member=job.member_of_several)
+        loader = loaders.make_loader(*arguments, rank=job.rank_of_several)
         lacks_workers = not (loader.num_workers or "num_workers" in job.changes)
         reference = replace(take_reference(loader, job), lacks_workers=lacks_workers)
         journal.write(ReferenceTaken(reference))
@@ -166,7 +166,7 @@ class TrialProcess:
     journal: Journal
     server: tuple[int, int] | None
     free: FreeResources
-    meetings: Meetings | None
+    meetings: process_group.Meetings | None
     armed: Armed
     supervision: SupervisorHandle | None
     fired: SharedCount
@@ -301,7 +301,7 @@ class TrialProcess:
                 job.settings.loader,
                 job.changes,
                 needs_workers=job.needs_workers,
-                member=job.member_of_several,
+                rank=job.rank_of_several,
             )
         if step.adapt is not None:
             loader = step.adapt(loader)
@@ -319,7 +319,7 @@ class TrialProcess:
                     keeps_sampler=step.adapt is not None,
                     batch_size=job.batch_size,
                 )
-        elif job.member_of_several:
+        elif job.rank_of_several:
             self._length = loaders.length_of(loaders.dataset_of(loader))
         if step.adapt is None and (step.phase is None or self._length == job.replay.length):
             self._replay = job.replay

@@ -129,8 +129,9 @@ class Battery:
             raise NotApplicable(requirement)
         if self.fault_free_run.unusable_reason and check.name != WORKERS_AGREE:
             raise NotApplicable(self.fault_free_run.unusable_reason)
-        scenarios = check.plan_scenarios(self._workload_for(check))
-        if len(set(map(kind_of, (check.scenario, *scenarios)))) > 1:
+        workload, ranks = self._workload_for(check), self.fault_free_run.settings.ranks
+        scenarios = check.plan_scenarios(replace(workload, ranks=ranks) if ranks else workload)
+        if check.origin and len(set(map(kind_of, (check.scenario, *scenarios)))) > 1:
             raise check.error(_OTHER_KIND)
         return scenarios
 
@@ -324,7 +325,7 @@ class Battery:
             return [self._shared_trial(check).outcome]
         kind = kind_of(scenario)
         is_fault_free = check.name == kind.fault_free_check
-        if not is_fault_free or scenario.loader:
+        if not is_fault_free or scenario.loader or scenario.processes != check.scenario.processes:
             return []
         return kind.fault_free_runs(self.fault_free_run)
 

@@ -128,10 +128,6 @@ class FaultFreeRun:
         finding: _Found = self._findings[name]
         return finding
 
-    def replace_finding(self, name: str, finding: object) -> None:
-        """Have ``find_once`` return *finding* from now on."""
-        self._findings[name] = finding
-
     def require_pass(self, trial: JudgedTrial, reason: str, group: str) -> None:
         """Raise NotApplicable if the dataset fails in *trial*, which has no fault."""
         if not trial.finding.passed:

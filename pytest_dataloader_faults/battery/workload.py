@@ -156,6 +156,7 @@ class Workload:
         length: The length of a map-style dataset, if it has one.
         in_workers_only: Whether only workers can read the dataset.
         in_all_workers_only: Whether only the loader's own number of workers can read it.
+        ranks: How many processes train together; None without ranks.
         elsewhere: Which checks cover files that were opened before the workers started: a sentence,
             or "".
     """
@@ -169,6 +170,7 @@ class Workload:
     length: int | None = None
     in_workers_only: bool = False
     in_all_workers_only: bool = False
+    ranks: int | None = None
     elsewhere: str = ""
 
     @classmethod

@@ -116,7 +116,17 @@ class EpochsApart(Note):
     positions: tuple[Position, ...]
 
 
-register(Absence, EpochsApart)
+@dataclass(frozen=True)
+class FolderShared(Note):
+    """The rank shared the folder that make_dataset receives with the others."""
+
+
+register(Absence, EpochsApart, FolderShared)
+
+
+def has_lost_rank(outcome: TrialFacts) -> bool:
+    """Whether its error is gloo's about a rank that has exited."""
+    return outcome.exception is not None and "gloo/transport/" in outcome.exception.message
 
 
 @dataclass(frozen=True, repr=False)

@@ -13,8 +13,8 @@ from torch.utils.data import Dataset
 
 from pytest_dataloader_faults import check_dataset
 from pytest_dataloader_faults._settings import Settings
+from pytest_dataloader_faults._trial import process_group
 from pytest_dataloader_faults.battery.batteries import Batteries
-from pytest_dataloader_faults.battery.checks.ranks import process_group
 from pytest_dataloader_faults.exceptions import UnusableDatasetError
 from support.datasets import Records
 
@@ -72,7 +72,7 @@ class KilledInWorker(Dataset[Any]):
 
 
 ONE_WORKER = {"num_workers": 1, "batch_size": 4}
-BEFORE_INIT, OF_RANKS = "missing-before-init", "rank-read-error"
+BEFORE_INIT, OF_RANKS = "missing-before-init", "rank-stops"
 FAULT_FREE, FOLLOWED = 2, 3
 """The second and third call for a before-init check. The first is for the reference."""
 OF_REFERENCES, OF_EPOCH = 3, 5

@@ -10,7 +10,7 @@ from support.datasets import COUNT, SIZE, Records, RecordStream
 from support.judging import judge_trial
 from support.results import failure_of, result_of
 
-LISTING_ORDER, RANKS_LISTING_ORDER = "listing-order", "ranks-listing-order"
+LISTING_ORDER = "listing-order"
 NO_ORDER = "no folder of its files that is listed has several entries"
 
 
@@ -75,7 +75,7 @@ def test_a_random_order_is_the_same_in_each_process(records):
 def test_a_rank_with_another_order_reads_the_samples_of_others(records):
     """Some are read twice and others never, which no contract allows."""
     options = {"ranks": 2, "contract": Contract(may_reorder=True)}
-    result = failure_of(lambda: AsListed(records), RANKS_LISTING_ORDER, **options)
+    result = failure_of(lambda: AsListed(records), LISTING_ORDER, **options)
     assert result.verdict == "corrupted", result.explanation
     delivered = [
         row for rank in result.outcome.ranks for each in rank.delivered for row in each.digests
@@ -84,8 +84,6 @@ def test_a_rank_with_another_order_reads_the_samples_of_others(records):
 
 
 def test_ranks_that_list_no_folder(records):
-    result = result_of(lambda: Named(records), RANKS_LISTING_ORDER, ranks=2)
+    result = result_of(lambda: Named(records), LISTING_ORDER, ranks=2)
     assert not result.applies
-    assert NO_ORDER in result.explanation
-    alone = result_of(lambda: AsListed(records), RANKS_LISTING_ORDER)
-    assert "pass ranks=2" in alone.explanation
+    assert "neither its constructor nor its workers list a folder" in result.explanation

@@ -21,10 +21,11 @@ from pytest_dataloader_faults.battery.checks.ranks.generators import (
     find_same_numbers,
 )
 from pytest_dataloader_faults.outcomes import Pass
+from pytest_dataloader_faults.outcomes.judge.ranks import DISTURBS_RANKS
 from support.corpus.ranks import SharedShuffle, place
 from support.corpus.shared_folders import Downloads
 from support.datasets import Records, RecordStream
-from support.facts import EPOCH_1, map_reference, ordinary, revised
+from support.facts import EPOCH_1, ordinary, revised
 from support.results import failure_of, result_of
 from support.rows import slow
 
@@ -115,24 +116,10 @@ def test_two_workers_of_one_rank_are_compared():
     notes = (UsedGenerator(0, "torch", "1"), UsedGenerator(1, "torch", "1"))
     ranks = (revised(ordinary(Pass(EPOCH_1)), notes=notes), ordinary(Pass(EPOCH_1)))
 
-    finding = find_same_numbers(revised(ordinary(Pass(EPOCH_1)), ranks=ranks), map_reference(16))
+    finding = find_same_numbers(revised(ordinary(Pass(EPOCH_1)), ranks=ranks))
 
     assert finding is not None
     assert finding.sentence == "workers 0 and 1 of rank 0 drew the same random numbers from torch"
-
-
-CHECK = "ranks-share-folder"
-
-
-def _check(make_dataset, *only):
-    return check_dataset(make_dataset, only=only or CHECK, ranks=2, on_fail=None)
-
-
-def test_without_a_folder_there_is_nothing_to_share(records):
-    (result,) = _check(lambda: Records(records))
-
-    assert not result.applies
-    assert "let it take one, as in lambda folder: MyDataset(data, cache=folder)" in result.sentence
 
 
 def test_ranks_get_one_copy_of_a_folder(records):
@@ -145,17 +132,20 @@ def test_ranks_get_one_copy_of_a_folder(records):
             with open(folders, "a") as notes:
                 notes.write(f"{rank} {folder}\n")
 
-    (result,) = check_dataset(Notes, only=CHECK, ranks=2, on_fail=None, copy=records)
+    (result,) = check_dataset(Notes, only="ranks-agree", ranks=2, on_fail=None, copy=records)
     lines = [line.split() for line in folders.read_text().splitlines()]
 
     assert result.verdict == "survived"
-    assert "tried: new files (survived); new folders (survived)" in result.explanation
+    assert "in one folder (survived)" in result.explanation
+    assert len({folder for _, folder in lines[-4:-2]}) == 2
     assert len({folder for _, folder in lines[-2:]}) == 1
     assert not any(os.path.exists(folder) for _, folder in lines)
 
 
 @pytest.mark.slow
-def test_in_the_other_checks_each_rank_has_its_own_folder(records):
-    (result,) = _check(lambda folder: Downloads(records, folder), "ranks-agree")
+def test_a_file_that_rank_0_has_created_is_not_whole(records):
+    """Only the ranks that share a folder find it; see pytorch/tutorials#3065."""
+    result = _disagree(lambda folder: Downloads(records, folder))
 
-    assert result.verdict == "survived"
+    assert result.sentence.startswith("when the ranks shared a folder, and rank 0 waited")
+    assert result.cause == DISTURBS_RANKS.phrase

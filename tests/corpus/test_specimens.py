@@ -16,8 +16,9 @@ from pytest_dataloader_faults._settings import Settings
 from pytest_dataloader_faults._settings.jobs import TrialJob
 from pytest_dataloader_faults._trial import run_trial_job, take_reference
 from pytest_dataloader_faults._trial.accelerator import missing_accelerator
+from pytest_dataloader_faults._trial.ranks import run_ranks
 from pytest_dataloader_faults.battery._battery import Battery
-from pytest_dataloader_faults.battery.checks import CHECKS, run_ranks
+from pytest_dataloader_faults.battery.checks import CHECKS
 from pytest_dataloader_faults.battery.checks._base import no_fault
 from pytest_dataloader_faults.battery.checks.before_init import BEFORE_INIT
 from pytest_dataloader_faults.battery.checks.listings import LISTINGS
@@ -44,7 +45,7 @@ OFTEN = [case for case in (*OF_CHECK.values(), *VERDICTS.values()) if case.check
 """Specimens of every run. For copy-on-write, see test_copy_on_write.py."""
 _RARE = (*WRITES, *LOCKS, *THREADS, *NETWORK, *HTTP, *MEMORY)
 RARE = {check.name for check in _RARE if check.name != "copy-on-write"} | {
-    *("listing-order", "ranks-share-folder", "pin-memory"),
+    *("listing-order", "pin-memory"),
     *("read-error-transient", "worker-killed-reading"),
 }
 """Checks that the healthy stream below, which passes the others, skips or passes in another way:
@@ -123,17 +124,13 @@ def test_twin_passes_every_check(case, tmp_path):
 
 _WITHOUT_FAULTS = (
     *("workers-agree", "read-before-fork", "two-epochs", "leftover-files"),
-    *("resumes", "resumes-after-death", "ranks-share-folder"),
+    *("resumes", "resumes-after-death", "ranks-agree"),
 )
 """Their deaths and holds are no faults of files: see the modules that test them."""
 _OF_OTHER_OPERATIONS = (*NETWORK, *HTTP, *LISTINGS, *LOCKS, *THREADS, *MEMORY)
-OF_SPECIMENS = [
-    each
-    for each in _OF_OTHER_OPERATIONS
-    if each.name not in ("copy-on-write", "ranks-listing-order")
-]
-"""The healthy stream shows nothing of their faults. For copy-on-write, see test_copy_on_write.py;
-ranks-listing-order has the fault of listing-order."""
+OF_SPECIMENS = [each for each in _OF_OTHER_OPERATIONS if each.name != "copy-on-write"]
+"""The healthy stream shows nothing of their faults. For copy-on-write, see test_copy_on_write.py.
+"""
 FIRST_OF_EACH = [each[0] for each in (NETWORK, HTTP, LISTINGS, LOCKS, THREADS)] + [MEMORY[-1]]
 FAULTY = [
     name
@@ -155,7 +152,7 @@ def test_healthy_dataset_passes_every_check(records_of_module):
 
     assert list(results) == list(CHECKS)
     assert [each.explanation for each in results.values() if each.applies != each.passed] == []
-    rare = {each.name for each in _RARE} | {"listing-order", "ranks-share-folder"}
+    rare = {each.name for each in _RARE}
     lacking = {
         name
         for name, check in CHECKS.items()

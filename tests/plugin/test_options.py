@@ -169,7 +169,7 @@ def test_a_choice_that_leaves_no_test_is_reported(light_suite):
         @pytest.mark.dataloader_faults(only="pickles,open-error")
         def test_x(fault_check): ...
     """
-    only = "--dataloader-faults-only=rank-read-error"
+    only = "--dataloader-faults-only=rank-stops"
     result = light_suite.run(source, only)
     assert result.ret == pytest.ExitCode.NO_TESTS_COLLECTED
     assert f"dataloader-faults: no test runs a check selected by {only}" in result.outlines

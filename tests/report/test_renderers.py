@@ -174,7 +174,7 @@ def test_causes_are_in_the_order_of_harm():
 
 
 def test_the_command_of_a_cause_is_that_of_its_cheapest_check():
-    names = ("two-epochs", "rank-read-error", "truncated-before-init", "open-error", "read-error")
+    names = ("two-epochs", "rank-stops", "truncated-before-init", "open-error", "read-error")
     items = [replace(failed(check=name), reproduce=f"pytest {name}") for name in names]
     (group,) = group_by_cause(items).values()
     assert [each.check for each in group] == [*names[3:], *names[:3]]

@@ -5,13 +5,13 @@ from dataclasses import replace
 
 from pytest_dataloader_faults import Verdict
 from pytest_dataloader_faults.battery.checks import _epochs, listings
+from pytest_dataloader_faults.battery.checks import ranks as rank_checks
 from pytest_dataloader_faults.battery.checks.before_init import rules as before_init
 from pytest_dataloader_faults.battery.checks.locks import rules as lock_rules
 from pytest_dataloader_faults.battery.checks.memory import exhaustion
 from pytest_dataloader_faults.battery.checks.memory import rules as memory_rules
 from pytest_dataloader_faults.battery.checks.network import rules as network_rules
-from pytest_dataloader_faults.battery.checks.ranks import generators, shared_folder
-from pytest_dataloader_faults.battery.checks.ranks import rules as rank_rules
+from pytest_dataloader_faults.battery.checks.ranks import generators
 from pytest_dataloader_faults.battery.checks.resume import rules
 from pytest_dataloader_faults.battery.checks.threads import rules as thread_rules
 from pytest_dataloader_faults.battery.checks.writes import rules as write_rules
@@ -29,6 +29,7 @@ from pytest_dataloader_faults.outcomes.judge import (
     draws,
     errors,
     hangs,
+    ranks,
     refusals,
     sharing,
     starts,
@@ -39,7 +40,7 @@ from support.facts import EPOCH_1, ordinary, raised, revised
 MODULES = (
     *(causes, errors, hangs, starts, rules, lock_rules, memory_rules, thread_rules),
     exhaustion,
-    *(rank_rules, shared_folder, generators, draws, compare, before_init, _epochs, listings),
+    *(ranks, rank_checks, generators, draws, compare, before_init, _epochs, listings),
     refusals,
     *(network_rules, write_rules),
 )

@@ -13,13 +13,13 @@ import torch.distributed
 from pytest_dataloader_faults import Contract, Verdict, check_dataset, run_trial
 from pytest_dataloader_faults._settings import Settings
 from pytest_dataloader_faults._trial import take_reference
-from pytest_dataloader_faults.battery.checks.ranks.rules import is_peer_lost_error
 from pytest_dataloader_faults.exceptions import (
     UnusableDatasetError,
     UnusableEnvironmentError,
 )
 from pytest_dataloader_faults.faults import HungRead, ReadError, WorkerKilled
 from pytest_dataloader_faults.outcomes import Absence, EpochsApart, Position, Reason
+from pytest_dataloader_faults.outcomes.results import has_lost_rank
 from pytest_dataloader_faults.outcomes.stages import DONE
 from support import ranked
 from support.corpus.ranks import skips_unreadable
@@ -154,7 +154,7 @@ def test_collectives_of_the_loaders_own_do_not_disturb(records):
     outcome = run_trial(make, WorkerKilled(), ranks=2, deadline=20)
     fault_free = run_trial(make, ranks=2, epochs=2, deadline=20)
 
-    assert is_peer_lost_error(outcome.ranks[0].exception.message)
+    assert has_lost_rank(outcome.ranks[0])
     assert [each.timed_out for each in outcome.ranks] == [False, False]
     assert [each.recovery.complete for each in outcome.ranks] == [True, True]
     assert [[len(epoch.delivered) for epoch in each.epochs] for each in fault_free.ranks] == [

@@ -193,7 +193,7 @@ class _Preloaded:
 
     def _send(self, descriptors: Iterable[int], address: str, key: bytes, job: Job) -> None:
         limits = resource.getrlimit(resource.RLIMIT_NOFILE)
-        environment = {**os.environ, **(job.member.environment if job.member else {})}
+        environment = {**os.environ, **(job.rank.environment if job.rank else {})}
         begin_with = environment, os.getcwd(), limits, job.options.descriptors
         message = json.dumps([address, key.hex(), *begin_with]).encode()
         length = len(message).to_bytes(4, "little")

@@ -128,7 +128,7 @@ def surroundings_for(
     job: Job, private: tuple[str, ...], fired: SharedCount
 ) -> Iterator[Surroundings]:
     """The surroundings of *job*, whose factory gets the folder *private*, if it gets one."""
-    is_shared = job.member is not None and job.member.shares_folder
+    is_shared = job.rank is not None and job.rank.shares_folder
     own, shared = ((), private) if is_shared else (private, ())
     fork_server.start_for(job)
     with contextlib.ExitStack() as scope:

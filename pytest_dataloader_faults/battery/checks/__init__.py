@@ -35,9 +35,6 @@ from pytest_dataloader_faults.battery.checks.network import (
 from pytest_dataloader_faults.battery.checks.network import rules as network_rules
 from pytest_dataloader_faults.battery.checks.pinned_memory import PINNING
 from pytest_dataloader_faults.battery.checks.ranks import RANKS, RankTrials
-from pytest_dataloader_faults.battery.checks.ranks import make_only_rank as make_only_rank
-from pytest_dataloader_faults.battery.checks.ranks import run_ranks as run_ranks
-from pytest_dataloader_faults.battery.checks.ranks.rules import RanksJudge
 from pytest_dataloader_faults.battery.checks.resume import RESUME
 from pytest_dataloader_faults.battery.checks.threads import THREADS
 from pytest_dataloader_faults.battery.checks.threads.rules import ThreadsJudge
@@ -65,7 +62,6 @@ IN_WORKERS = TrialKind(ELSEWHERE)
 _BEFORE_INIT = BeforeInit()
 _KINDS = (RankTrials(), LockTrials(_BEFORE_INIT), _BEFORE_INIT, IN_WORKERS)
 JUDGES = (
-    RanksJudge,
     BeforeInitJudge,
     ThreadsJudge,
     ExhaustionJudge,
@@ -102,7 +98,13 @@ classes of docs/evidence/datasets.md, for a part of the time; tests/battery/test
 """
 
 
-OLD_NAMES: dict[str, str] = {}
+OLD_NAMES: dict[str, str] = {
+    "ranks-next-epoch": "ranks-agree",
+    "ranks-share-folder": "ranks-agree",
+    "ranks-listing-order": "listing-order",
+    "rank-read-error": "rank-stops",
+    "rank-worker-killed": "rank-stops",
+}
 """The checks that were once several: the present name by the old one, for the error about it."""
 
 

@@ -337,7 +337,7 @@ class Check(allow.Checked):
         with self._report_errors("plan", NotApplicable):
             planned = list_scenarios(self.plan(workload))
             scenarios = tuple(each.with_defaults(self.scenario) for each in planned)
-            for scenario, name in itertools.product(scenarios, _OF_CHECK):
+            for scenario, name in itertools.product(scenarios, _OF_CHECK if self.origin else ()):
                 given = getattr(self.scenario, name)
                 is_same = functools.partial(operator.eq, given)
                 same = allow.ArgumentRule(is_same, _SAME.format(given))

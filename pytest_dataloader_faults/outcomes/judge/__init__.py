@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Callable, Iterator
 from dataclasses import replace
 from importlib import import_module
 
@@ -17,7 +16,7 @@ from pytest_dataloader_faults.exceptions import InvalidArgumentError
 from pytest_dataloader_faults.outcomes import chains, error_text
 from pytest_dataloader_faults.outcomes.chains import Raised
 from pytest_dataloader_faults.outcomes.contract import Contract, Finding, Verdict
-from pytest_dataloader_faults.outcomes.judge import draws, errors, hangs, sharing
+from pytest_dataloader_faults.outcomes.judge import draws, errors, hangs, ranks, sharing
 from pytest_dataloader_faults.outcomes.judge.allowed import Allowed, allowed_in, may_be_damaged
 from pytest_dataloader_faults.outcomes.judge.compare import (
     count_missing,
@@ -54,19 +53,25 @@ def judge(outcome: TrialFacts, reference: Reference, contract: Contract) -> Find
         InvalidArgumentError: The reference's samples were compared in a different way.
     """
     _require_same_comparison(outcome, reference)
-    finding = find_refusal(outcome) or judge_for(outcome, reference, contract).judge()
+    finding = find_refusal(outcome) or _judge(outcome, reference, contract)
     return replace(finding, library="") if contract.names_file else finding
 
 
+def _judge(outcome: TrialFacts, reference: Reference, contract: Contract) -> Finding:
+    """The verdict on a trial, of one process or of several ranks."""
+    if not outcome.ranks:
+        return judge_for(outcome, reference, contract).judge()
+    findings = [
+        judge_for(rank, ranks.reference_for(number, outcome, reference), contract).judge()
+        for number, rank in enumerate(outcome.ranks)
+    ]
+    return ranks.judge_together(outcome, findings, reference, contract)
+
+
 def judge_for(outcome: TrialFacts, reference: Reference, contract: Contract) -> Judge:
-    """The judge of *outcome*."""
-    return judge_kind_for(outcome)(outcome, reference, contract)
-
-
-def judge_kind_for(outcome: TrialFacts) -> type[Judge]:
-    """The kind of judge for *outcome*: that of the checks with such trials, if they bring one."""
+    """The judge of *outcome*: that of the checks with such trials, if they bring one."""
     kinds = (kind for kind in import_module(_REGISTRY).JUDGES if kind.is_for(outcome))
-    return next(kinds, Judge)
+    return next(kinds, Judge)(outcome, reference, contract)
 
 
 def _require_same_comparison(outcome: TrialFacts, reference: Reference) -> None:
@@ -108,13 +113,6 @@ class Judge:
     def is_for(cls, outcome: TrialFacts) -> bool:
         """Whether its rules hold for *outcome*."""
         raise NotImplementedError
-
-    @classmethod
-    def list_deliveries(
-        cls, outcome: TrialFacts, describe: Callable[[TrialFacts], str]
-    ) -> Iterator[str]:
-        """What the trial delivered, as lines of evidence; *describe* returns the usual line."""
-        yield describe(outcome)
 
     def judge(self) -> Finding:
         """The verdict."""

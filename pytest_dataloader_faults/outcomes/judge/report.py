@@ -13,7 +13,7 @@ from pytest_dataloader_faults.outcomes import fault_facts
 from pytest_dataloader_faults.outcomes.agreement import Comparison
 from pytest_dataloader_faults.outcomes.chains import exception_lines
 from pytest_dataloader_faults.outcomes.contract import Finding, Verdict
-from pytest_dataloader_faults.outcomes.judge import judge_kind_for
+from pytest_dataloader_faults.outcomes.judge.ranks import describe_absence
 from pytest_dataloader_faults.outcomes.records import TrialFacts
 from pytest_dataloader_faults.outcomes.stages import describe_phase
 from pytest_dataloader_faults.outcomes.text import (
@@ -60,7 +60,12 @@ def _evidence(outcome: TrialFacts, finding: Finding) -> Iterator[str]:
     for path, workers in itertools.islice(shared.items(), _MAX_FILES):
         yield f"{path}: opened before the fork, so {pluralize(workers, 'worker')} share its offset"
     yield from _describe_comparison(outcome)
-    yield from judge_kind_for(outcome).list_deliveries(outcome, _describe_delivery)
+    yield from (
+        f"rank {each.request.rank}: {describe_absence(each) or _describe_delivery(each)}"
+        for each in outcome.ranks
+    )
+    if not outcome.ranks:
+        yield _describe_delivery(outcome)
     yield from (f"death: {each} (pid {each.pid})" for each in outcome.deaths)
     if outcome.exception is not None:
         yield "error:"

@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 
+from pytest_dataloader_faults import Contract
 from support.corpus.cases import Case
 from support.corpus.ranks import TWO
 from support.datasets import SIZE, Records
@@ -17,6 +18,13 @@ class InListingOrder(Records):
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)
         self.paths = list(folder.iterdir())
+
+
+class DividedAsListed(InListingOrder):
+    """May have another order, as its contract says, but not in one of its ranks."""
+
+    def __getitem__(self, index: int) -> Any:
+        return super().__getitem__(index)[0]
 
 
 class Labeled(Records):
@@ -87,10 +95,10 @@ CASES: tuple[Case, ...] = (
     ),
     Case(
         "S1",
-        InListingOrder,
-        "ranks-listing-order",
-        "corrupted: when one rank lists its folders in another order, rank 1: ",
-        options=TWO,
+        DividedAsListed,
+        "listing-order",
+        "corrupted: when one rank lists its folders in another order",
+        options={**TWO, "contract": Contract(may_reorder=True)},
     ),
     Case(
         "S2",

@@ -205,7 +205,7 @@ CASES: tuple[Case, ...] = (
     Case(
         "K11",
         ends_at_an_error,
-        "rank-worker-killed",
+        "rank-stops",
         "hung: rank 0 was waiting in batch",
         raises_errors,
         options=TWO,
@@ -229,7 +229,7 @@ CASES: tuple[Case, ...] = (
     Case(
         "O3",
         skips_unreadable,
-        "rank-read-error",
+        "rank-stops",
         "hung: samples after EIO",
         RankedStream,
         options=TWO,
@@ -237,7 +237,7 @@ CASES: tuple[Case, ...] = (
     Case(
         "O8",
         skips_unreadable,
-        "rank-read-error",
+        "rank-stops",
         "hung: Contract(may_skip=True) allows a rank to skip samples, but DDP does not",
         skipping_loader,
         options=_MAY_SKIP,
@@ -280,7 +280,7 @@ CASES: tuple[Case, ...] = (
     Case(
         "O7",
         _Shuffled(SameShuffle),
-        "ranks-next-epoch",
+        "ranks-agree",
         "corrupted: in the same order in both epochs",
         _Shuffled(SharedShuffle),
         options=TWO,

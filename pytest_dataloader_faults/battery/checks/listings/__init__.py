@@ -6,6 +6,9 @@ promises nothing about. A dataset that does not sort its files works until its d
 Nor does a folder contain only what its owner put there. macOS adds .DS_Store to each folder that is
 viewed, NFS renames a removed file that is open to .nfs0001, and an interrupted copy leaves a part
 of a file. A dataset that treats every entry as data works until one of them appears.
+
+Ranks make it worse: each of them draws its part of the indices. If an index means another sample on
+one machine, some samples are read twice, and others never.
 """
 
 from __future__ import annotations
@@ -14,7 +17,7 @@ import glob
 import os
 from collections.abc import Iterator
 
-from pytest_dataloader_faults.battery.checks._base import Check, Scenario
+from pytest_dataloader_faults.battery.checks._base import Scenario, check
 from pytest_dataloader_faults.battery.targets import path_of
 from pytest_dataloader_faults.battery.workload import NotApplicable, Workload
 from pytest_dataloader_faults.faults import ListingOrder, StrayEntry
@@ -38,40 +41,6 @@ _UNFILTERED = Cause(
 )
 
 
-def _require_folders(workload: Workload) -> tuple[str, ...]:
-    """The listed folders that have a data file in or below them."""
-    if not workload.listed:
-        raise NotApplicable(_NO_LISTING)
-    return workload.listed.paths
-
-
-def _reverse_listings(workload: Workload) -> Scenario:
-    if workload.fault_free.kind != "map":
-        raise NotApplicable(_NO_INDEX, "it is a stream")
-    folders = _require_folders(workload)
-    return Scenario(faults=(ListingOrder(path_of(tuple(map(glob.escape, folders)))),))
-
-
-def _add_entries(workload: Workload) -> Scenario:
-    """Half a file in each folder of data files, and a hidden file in each folder of folders."""
-    folders = _require_folders(workload)
-    with_files = {os.path.dirname(os.path.realpath(path)) for path in workload.paths}
-    of_files = tuple(glob.escape(folder) for folder in folders if folder in with_files)
-    of_folders = tuple(glob.escape(folder) for folder in folders if folder not in with_files)
-    return Scenario(faults=tuple(_strays(of_files, of_folders)))
-
-
-def _reverse_in_one_rank(workload: Workload) -> Scenario:
-    """In every folder that has data files in or below it: which are listed is not known."""
-    if not workload.paths:
-        raise NotApplicable("its workers open no data file")
-    folder = os.path.commonpath(
-        [os.path.dirname(os.path.realpath(each)) for each in workload.paths]
-    )
-    name = glob.escape(folder)
-    return Scenario(faults=(ListingOrder((name, os.path.join(name, "*"))),))
-
-
 def _require_reversal(_: Workload, outcome: Outcome) -> None:
     """Raise NotApplicable if each listed folder has one entry, or if no rank lists any."""
     faults = [each for rank in outcome.ranks or (outcome,) for each in rank.faults]
@@ -80,70 +49,72 @@ def _require_reversal(_: Workload, outcome: Outcome) -> None:
         raise NotApplicable(_NO_ORDER)
 
 
-def _strays(of_files: tuple[str, ...], of_folders: tuple[str, ...]) -> Iterator[StrayEntry]:
-    if of_files:
-        yield StrayEntry(path_of(of_files), "*.part")
-    if of_folders:
-        yield StrayEntry(path_of(of_folders))
+@check(
+    "listing-order",
+    "an index means the same sample, whatever order a folder is listed in",
+    scenario=Scenario(processes=run_epochs(before_init=True), require_effect=_require_reversal),
+    cause=_UNSORTED,
+    preface="Folders were listed in reverse when make_dataset() was called, as another file system"
+    " may list them",
+    advice="Sort the names before you use them, and pair files by their names instead of their"
+    " places in two lists. If an index may mean another sample on another machine, promise"
+    " Contract(may_reorder=True)",
+)
+def listing_order(workload: Workload) -> Iterator[Scenario]:
+    """In each process, by which an index may mean another sample; and in one of several ranks.
 
-
-LISTINGS = (
-    Check(
-        "listing-order",
-        "an index means the same sample, whatever order a folder is listed in",
-        _reverse_listings,
-        scenario=Scenario(
-            processes=run_epochs(before_init=True),
+    The samples of a stream have no index. But if its ranks divide the files that they list, each
+    sample must still be delivered once.
+    """
+    if workload.fault_free.kind != "map" and not workload.ranks:
+        raise NotApplicable(_NO_INDEX, "it is a stream")
+    globs = tuple(map(glob.escape, _list_folders(workload)))
+    if workload.fault_free.kind == "map":
+        yield Scenario(
+            faults=(ListingOrder(path_of(globs)),),
             circumstance="when its folders are listed in another order",
-            require_effect=_require_reversal,
-        ),
-        cause=_UNSORTED,
-        preface=(
-            "Folders were listed in reverse when make_dataset() was called, as another file system"
-            " may list them"
-        ),
-        advice=(
-            "Sort the names before you use them, and pair files by their names instead of their"
-            " places in two lists. If an index may mean another sample on another machine, promise"
-            " Contract(may_reorder=True)"
-        ),
-    ),
-    Check(
-        "ranks-listing-order",
-        "each sample is delivered exactly once, although one rank lists its folders in another"
-        " order",
-        _reverse_in_one_rank,
-        scenario=Scenario(
+        )
+    if workload.ranks:
+        for folder in map(glob.escape, workload.own_folders.paths):
+            # That of a rank has a number at its end.
+            globs = tuple(each.replace(folder, f"{folder}*", 1) for each in globs)
+        yield Scenario(
             ranks=True,
+            title="in one rank",
+            faults=(ListingOrder(path_of(globs)),),
             processes=run_epochs(before_init=True)[:1],
             circumstance="when one rank lists its folders in another order",
-            require_effect=_require_reversal,
-        ),
-        cause=_UNSORTED,
-        preface=(
-            "Folders were listed in reverse when make_dataset() was called in one rank, as if its"
-            " machine had another file system"
-        ),
-        advice=(
-            "Sort the names before you use them. DistributedSampler divides indices, so if an index"
-            " means another sample on one machine, some samples are read twice and others never"
-        ),
-    ),
-    Check(
-        "stray-entries",
-        "handles a hidden file and an interrupted copy in its folders",
-        _add_entries,
-        scenario=Scenario(processes=run_epochs(before_init=True)),
-        cause=_UNFILTERED,
-        preface=(
-            "When make_dataset() was called, each folder of data files contained one more file:"
-            " the first half of another one, as an interrupted copy leaves it (.part). The folders"
-            " above them that are listed contained .DS_Store, which macOS creates"
-        ),
-        advice=(
-            "Select files by suffix, as in sorted(folder.glob('*.jpg')), and classes by"
-            " path.is_dir(), or raise an error that names the unexpected file. If a file may have"
-            " any name, list the check in expected_failures"
-        ),
-    ),
+        )
+
+
+@check(
+    "stray-entries",
+    "handles a hidden file and an interrupted copy in its folders",
+    scenario=Scenario(processes=run_epochs(before_init=True)),
+    cause=_UNFILTERED,
+    preface="When make_dataset() was called, each folder of data files contained one more file: the"
+    " first half of another one, as an interrupted copy leaves it (.part). The folders above them"
+    " that are listed contained .DS_Store, which macOS creates",
+    advice="Select files by suffix, as in sorted(folder.glob('*.jpg')), and classes by"
+    " path.is_dir(), or raise an error that names the unexpected file. If a file may have any name,"
+    " list the check in expected_failures",
 )
+def stray_entries(workload: Workload) -> Iterator[Scenario]:
+    """Half a file in each folder of data files, and a hidden file in each folder of folders."""
+    folders = _list_folders(workload)
+    with_files = {os.path.dirname(os.path.realpath(path)) for path in workload.paths}
+    of_files = tuple(glob.escape(folder) for folder in folders if folder in with_files)
+    of_folders = tuple(glob.escape(folder) for folder in folders if folder not in with_files)
+    strays = [StrayEntry(path_of(of_files), "*.part")] if of_files else []
+    strays += [StrayEntry(path_of(of_folders))] if of_folders else []
+    yield Scenario(faults=tuple(strays))
+
+
+def _list_folders(workload: Workload) -> tuple[str, ...]:
+    """The listed folders that have a data file in or below them."""
+    if not workload.listed:
+        raise NotApplicable(_NO_LISTING)
+    return workload.listed.paths
+
+
+LISTINGS = (listing_order, stray_entries)

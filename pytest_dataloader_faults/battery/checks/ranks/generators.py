@@ -6,13 +6,12 @@ The step is here. What it does in a trial is in ``generator_states``, which is i
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections import defaultdict
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from pytest_dataloader_faults.outcomes.contract import Cause, Finding, Verdict
 from pytest_dataloader_faults.outcomes.records import TrialFacts
-from pytest_dataloader_faults.outcomes.reference import Reference
 from pytest_dataloader_faults.steps import Epoch, OwnStep, arm_workers
 from pytest_dataloader_faults.wire import Note, register
 
@@ -64,37 +63,27 @@ class RecordGenerators(OwnStep):
             record(process, process.loader, UsedGenerator)
 
 
-RECORDED_EPOCH = arm_workers(Epoch(), before=(RecordGenerators(),))
+TWO_EPOCHS = arm_workers(Epoch(), Epoch(), before=(RecordGenerators(),))
 
 
-class _Place(NamedTuple):
-    """Where random numbers were drawn."""
-
-    rank: int
-    worker: int
-
-
-def find_same_numbers(outcome: TrialFacts, _: Reference) -> Finding | None:
-    """Workers whose generators had the same state: first of two ranks, then of one."""
-    pairs = sorted(_list_pairs(outcome), key=lambda pair: (pair[0].rank == pair[1].rank, *pair))
-    for place, other, library in pairs:
-        sentence = f"{_describe(place, other)} drew the same random numbers from {library}"
-        return Finding(Verdict.CORRUPTED, sentence, SAME_NUMBERS)
-    return None
-
-
-def _list_pairs(outcome: TrialFacts) -> Iterator[tuple[_Place, _Place, str]]:
-    places: dict[tuple[str, str], list[_Place]] = {}
-    for number, rank in enumerate(outcome.ranks):
-        for note in rank.of(UsedGenerator):
-            same_state = places.setdefault((note.library, note.state), [])
-            same_state.append(_Place(number, note.worker))
-    for (library, _), same_state in places.items():
-        for place, other in itertools.combinations(sorted(same_state), 2):
-            yield place, other, library
-
-
-def _describe(place: _Place, other: _Place) -> str:
-    if place.rank == other.rank:
-        return f"workers {place.worker} and {other.worker} of rank {place.rank}"
-    return " and ".join(f"worker {each.worker} of rank {each.rank}" for each in (place, other))
+def find_same_numbers(outcome: TrialFacts) -> Finding | None:
+    """Workers whose generators had the same state in the first epoch: of two ranks, or of one."""
+    places = defaultdict(list)
+    for number, facts in enumerate(outcome.ranks):
+        # The workers of later epochs have the same numbers as those of the first one.
+        states = {(each.library, each.worker): each.state for each in facts.of(UsedGenerator)[::-1]}
+        for (library, worker), state in sorted(states.items()):
+            places[library, state].append((number, worker))
+    pairs = [
+        (rank == other, (rank, worker), (other, other_worker), library)
+        for (library, _), same_state in places.items()
+        for (rank, worker), (other, other_worker) in itertools.combinations(same_state, 2)
+    ]
+    if not pairs:
+        return None
+    is_one_rank, (rank, worker), (other, other_worker), library = min(pairs)
+    both = f"worker {worker} of rank {rank} and worker {other_worker} of rank {other}"
+    if is_one_rank:
+        both = f"workers {worker} and {other_worker} of rank {rank}"
+    sentence = f"{both} drew the same random numbers from {library}"
+    return Finding(Verdict.CORRUPTED, sentence, SAME_NUMBERS)

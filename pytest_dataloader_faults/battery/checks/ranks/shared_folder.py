@@ -1,74 +1,105 @@
-"""What ranks do to each other when they prepare files in one folder. Pure.
+"""The race of ranks that prepare files in one folder. Pure.
 
-The step is here. What it does in a trial is in ``held_writes``, which is imported there only.
+Each rank runs the same code: ``if not folder.exists(): extract(archive, folder)``. One of them
+creates a file, and another finds it before it is whole. The window is short, and which rank is
+first varies. So rank 0 waits once it has created a file, until another rank has a batch or an
+error. The others start once rank 0 waits. If they get no batch, because they wait at a barrier or
+for a lock, rank 0 continues after a while, and does not wait again.
+
+The process is the rank's own, so ``open`` can be replaced in it. What C or C++ creates is not held.
 """
 
 from __future__ import annotations
 
+import builtins
+import functools
+import io
+import os
+import time
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from pytest_dataloader_faults.outcomes.contract import Cause
+from pytest_dataloader_faults.outcomes.results import FolderShared
 from pytest_dataloader_faults.outcomes.stages import Phase, Stage
 from pytest_dataloader_faults.steps import Epoch, Make, OwnStep, Processes, arm_workers
 
 if TYPE_CHECKING:
     from pytest_dataloader_faults._trial.run import TrialProcess
 
-DISTURBS_RANKS = Cause(
-    "prepares the same files on several ranks at once",
-    "Let rank 0 download, extract and convert, and let the others wait: if rank == 0:"
-    " prepare(), then torch.distributed.barrier(). Or hold a file lock while you check and"
-    " prepare, or write to a temporary name and rename it with os.replace() once it is complete. If"
-    " each rank writes its own samples, add the rank to the name of the file",
-    overrides=True,
-    fix="prepare files on rank 0, and call barrier() on all ranks before they read",
-)
-PREFACE = (
-    "All ranks shared the folder that make_dataset receives, as ranks on one machine do, and rank 0"
-    " waited until another rank had looked at what it was about to create, or had read a batch"
-)
-NO_FOLDER = (
-    "make_dataset receives no folder that ranks could share: let it take one, as in"
-    " lambda folder: MyDataset(data, cache=folder), and prepare files there"
-)
+_TIMEOUT = 3.0
+_POLLING = 0.005
 
 
 @dataclass(frozen=True)
 class HoldWrites(OwnStep):
-    """Have rank 0 wait when it prepares files, until another rank has looked at them.
-
-    Attributes:
-        before_folders: Whether it waits before it creates a folder. Otherwise it waits after it has
-            created a file, and before it writes to the file.
-    """
-
-    before_folders: bool = False
+    """Have rank 0 wait when it prepares files, and the others until it does."""
 
     def run(self, process: TrialProcess) -> None:
         """Hold them until the dataset is made."""
-        from pytest_dataloader_faults.battery.checks.ranks.held_writes import hold
+        from pytest_dataloader_faults._trial.journal import Noted
 
-        hold(process, before_folders=self.before_folders)
-
-
-@dataclass(frozen=True)
-class ReportDataset(OwnStep):
-    """Report to rank 0 that the dataset of another rank is made."""
-
-    def run(self, process: TrialProcess) -> None:
-        """Report it; rank 0 itself has nothing to report."""
-        from pytest_dataloader_faults.battery.checks.ranks.held_writes import report_dataset
-
-        report_dataset(process)
+        meetings: Any = process.meetings
+        process.journal.write(Noted(FolderShared()))
+        for name in ("meet", "leave"):  # It has a batch then, or an error in place of it.
+            report = functools.partial(_report, meetings, getattr(meetings, name))
+            setattr(meetings, name, report)
+        if meetings.number:
+            _await(process, "rank 0")
+        else:
+            for module in (builtins, io, os):
+                vars(module)["open"] = _hold(process, vars(module)["open"])
 
 
-def hold_writes(epochs: int, *, before_folders: bool = False) -> Processes:
-    """Epochs of a dataset whose writes are held while it is made.
+def hold_writes() -> Processes:
+    """Two epochs: what the ranks write in the first one, they may read in the second one."""
+    ((_, *following),) = arm_workers(Epoch(), Epoch())
+    return ((HoldWrites(), Make(Phase(Stage.EPOCH, 1)), *following),)
 
-    What the ranks write in the first epoch, they may read in the second one.
-    """
-    process, *others = arm_workers(*[Epoch()] * epochs)
-    make = Make(Phase(Stage.EPOCH, 1))
-    following = (step for step in process if not isinstance(step, Make))
-    return ((HoldWrites(before_folders), make, ReportDataset(), *following), *others)
+
+def _hold(process: TrialProcess, original: Callable[..., Any]) -> Callable[..., Any]:
+    """The function *original*, which waits after it has created a file or emptied it."""
+    make_dataset, may_wait, pid = process.job.make_dataset, True, os.getpid()
+    while hasattr(make_dataset, "source"):  # A factory of one of several loaders.
+        make_dataset = make_dataset.source
+    folder = os.path.join(os.path.realpath(make_dataset.args[0]), "")
+
+    @functools.wraps(original)
+    def open_and_wait(path: Any, *args: Any, **kwargs: Any) -> Any:
+        nonlocal may_wait
+        size = _size_in(folder, path)
+        opened = original(path, *args, **kwargs)
+        is_new = size != 0 and _size_in(folder, path) == 0
+        # User code may fork this process.
+        if is_new and may_wait and process.loader is None and os.getpid() == pid:
+            _report(process.meetings, str)
+            may_wait = _await(process, "others")
+        return opened
+
+    return open_and_wait
+
+
+def _size_in(folder: str, path: Any) -> int | None:
+    """The size of the file *path*; None if there is none, or if it is not below *folder*."""
+    try:
+        return os.path.getsize(path) if os.path.realpath(path).startswith(folder) else None
+    except (OSError, TypeError, ValueError):
+        return None
+
+
+def _report(meetings: Any, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """Write down for the others that they may continue, and call *function*."""
+    meetings.notes.set("others" if meetings.number else "rank 0", b"")
+    return function(*args, **kwargs)
+
+
+def _await(process: Any, note: str) -> bool:
+    """Whether another rank writes down *note* in time. That time does not count."""
+    from pytest_dataloader_faults._trial.journal import LoaderTime, MeetingTime
+
+    process.journal.write(MeetingTime(time.monotonic()))
+    end = time.monotonic() + min(_TIMEOUT, process.job.settings.longest_epoch / 2)
+    while not (is_noted := process.meetings.notes.check([note])) and time.monotonic() < end:
+        time.sleep(_POLLING)
+    process.journal.write(LoaderTime(time.monotonic()))
+    return bool(is_noted)

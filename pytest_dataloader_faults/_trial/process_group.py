@@ -1,4 +1,4 @@
-"""The process group of a rank, and its collectives with the others [in a trial].
+"""What makes a process a rank: its process group, its samples, and its collectives [in a trial].
 
 Some facts about process groups. A script calls ``init_process_group()`` once, and a second call
 raises. A factory may be written for a script that has called it, or may call it itself, by env://
@@ -25,8 +25,9 @@ from enum import IntEnum
 from typing import Any
 
 import torch
+from torch.utils.data import DistributedSampler
 
-from pytest_dataloader_faults._settings.jobs import Member
+from pytest_dataloader_faults._settings.jobs import Rank
 from pytest_dataloader_faults._trial.journal import (
     HarnessTime,
     Journal,
@@ -34,7 +35,7 @@ from pytest_dataloader_faults._trial.journal import (
     MeetingTime,
     Noted,
 )
-from pytest_dataloader_faults.exceptions import UnusableEnvironmentError
+from pytest_dataloader_faults.exceptions import UnusableDatasetError, UnusableEnvironmentError
 from pytest_dataloader_faults.outcomes.results import Absence, EpochsApart, Position, Reason
 
 _distributed: Any = torch.distributed
@@ -42,20 +43,22 @@ _NO_LOOPBACK = (
     "ranks cannot create a process group, because gloo needs the loopback interface: {}. Bring it"
     " up (ip link set lo up), or remove ranks. No dataset was judged"
 )
+_DISPATCHED = (
+    "accelerate's dispatch_batches=True makes rank 0 draw the batches of all ranks, so it is not"
+    " known which samples of a map-style dataset each rank gets. Prepare the loader with"
+    " dispatch_batches=False"
+)
 _INIT = "init_process_group"
 _ENVIRONMENT = (None, "env://")
 
 
-def join(rank: Member, descriptor: int, journal: Journal) -> Meetings | None:
-    """Make this process *rank*, as one that torchrun has started; None for a single rank.
-
-    *descriptor*: of an anonymous file, by which ranks find each other.
-    """
+def join(rank: Rank, journal: Journal) -> Meetings | None:
+    """Make this process *rank*, as one that torchrun has started; None for a single rank."""
     os.environ.update(rank.environment)
     journal.write(HarnessTime(time.monotonic()))
     store: Any = _distributed.HashStore()
     if rank.size > 1:
-        store = _distributed.FileStore(f"/proc/self/fd/{descriptor}", rank.size)
+        store = _distributed.FileStore(f"/proc/self/fd/{rank.store}", rank.size)
     try:
         _init(rank, store, "harness")
     except RuntimeError as error:
@@ -68,24 +71,35 @@ def join(rank: Member, descriptor: int, journal: Journal) -> Meetings | None:
     return meetings
 
 
-def _init(rank: Member, store: Any, name: str) -> None:
+def divide(rank: Rank, dataset: Any, options: dict[str, Any]) -> dict[str, Any]:
+    """*options* of a loader that delivers the part of one *rank* of a map-style *dataset*."""
+    if any(options.get(name) for name in ("sampler", "batch_sampler")):
+        return options
+    shuffle = options.get("shuffle", True)
+    sampler: Any = DistributedSampler(dataset, rank.size, rank.number, shuffle=shuffle)
+    return {**options, "shuffle": None, "sampler": sampler}
+
+
+def refuse_dispatcher(outer: Any, kind: str) -> None:
+    """Refuse the *outer* loader of a map-style dataset of which one rank draws what others get."""
+    if type(outer).__name__ == "DataLoaderDispatcher" and kind == "map":
+        raise UnusableDatasetError(_DISPATCHED)
+
+
+def _init(rank: Rank, store: Any, name: str) -> None:
     _distributed.init_process_group("gloo", **_members(rank, store, name))
 
 
-def _members(rank: Member, store: Any, name: str) -> dict[str, Any]:
+def _members(rank: Rank, store: Any, name: str) -> dict[str, Any]:
     """How *rank* finds the others of the group *name*."""
-    place = {"rank": rank.number, "world_size": rank.size}
-    return {"store": _part(store, name), **place}
+    prefixed = _distributed.PrefixStore(name, store)
+    return {"store": prefixed, "rank": rank.number, "world_size": rank.size}
 
 
 def _destroy() -> None:
     """Close the connections of every group of the dataset's."""
     if _distributed.is_initialized():
         _distributed.destroy_process_group()
-
-
-def _part(store: Any, name: str) -> Any:
-    return _distributed.PrefixStore(name, store)
 
 
 def _replace_init(members: dict[str, Any]) -> None:
@@ -130,13 +144,12 @@ class Meetings:
     so nobody waits for it in a collective of the dataset's own.
     """
 
-    def __init__(self, rank: Member, store: Any, journal: Journal) -> None:
+    def __init__(self, rank: Rank, store: Any, journal: Journal) -> None:
         self._rank, self._store, self._journal = rank, store, journal
         self.number = rank.number
-        self.folder_store = _part(store, "folder")
-        """What ranks have looked at in the folder that they share."""
-        place = rank.number, rank.size
-        self._group = _distributed.ProcessGroupGloo(_part(store, "meetings"), *place)
+        self.notes = _distributed.PrefixStore("notes", store)
+        """What the steps of ranks write down for each other."""
+        self._group = _distributed.ProcessGroupGloo(*_members(rank, store, "meetings").values())
         self._are_over = self._are_apart = self._has_failed = False
         self._exchange(_State.HAS_BATCH, Position(0, 0))
 

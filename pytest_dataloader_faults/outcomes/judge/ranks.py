@@ -13,19 +13,24 @@ from __future__ import annotations
 
 import errno
 import itertools
-import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
 from pytest_dataloader_faults.faults.base import Effect
 from pytest_dataloader_faults.outcomes.agreement import Sample
 from pytest_dataloader_faults.outcomes.contract import Cause, Contract, Finding, Verdict
-from pytest_dataloader_faults.outcomes.judge import Judge, judge_for
 from pytest_dataloader_faults.outcomes.records import Pass, TrialFacts
 from pytest_dataloader_faults.outcomes.reference import Reference
-from pytest_dataloader_faults.outcomes.results import Absence, EpochsApart, Position, Reason
+from pytest_dataloader_faults.outcomes.results import (
+    Absence,
+    EpochsApart,
+    FolderShared,
+    Position,
+    Reason,
+    has_lost_rank,
+)
 from pytest_dataloader_faults.outcomes.text import join_some, pluralize, was_or_were
 
 UNEVEN = Cause(
@@ -48,17 +53,22 @@ LENGTH_OF_ALL = Cause(
     "counts the samples of all ranks in its length",
     fix="return the length of the rank's own part",
 )
-SAME_ORDER = Cause(
-    "shuffles every epoch identically",
-    fix="shuffle with the seed plus the epoch of set_epoch()",
+DISTURBS_RANKS = Cause(
+    "prepares the same files on several ranks at once",
+    "Let rank 0 download, extract and convert, and let the others wait: if rank == 0:"
+    " prepare(), then torch.distributed.barrier(). Or hold a file lock while you check and"
+    " prepare, or write to a temporary name and rename it with os.replace() once it is complete. If"
+    " each rank writes its own samples, add the rank to the name of the file",
+    overrides=True,
+    fix="prepare files on rank 0, and call barrier() on all ranks before they read",
 )
 _ABSENCE_REASONS = {
     Reason.FINISHED: "which had run out of batches",
     Reason.FAILED: "which had stopped with an error",
     Reason.GONE: "whose process had exited",
 }
-_LOST = re.compile(r"gloo/transport/")
 _SHOWN = 5
+_DISTURBED = (Verdict.CORRUPTED, Verdict.FAILS_WITHOUT_FAULT, Verdict.HUNG)
 _DECISIVE = (Verdict.HUNG, Verdict.CRASHED)
 _MAY_SKIP = (
     ". Contract(may_skip=True) allows a rank to skip samples, but DDP does not: all ranks must"
@@ -66,65 +76,46 @@ _MAY_SKIP = (
 )
 
 
-class RanksJudge(Judge):
-    """The rules for several ranks: first those for each rank, then those for all of them."""
-
-    @classmethod
-    def is_for(cls, outcome: TrialFacts) -> bool:
-        """Whether the trial had several ranks."""
-        return bool(outcome.ranks)
-
-    @classmethod
-    def list_deliveries(
-        cls, outcome: TrialFacts, describe: Callable[[TrialFacts], str]
-    ) -> Iterator[str]:
-        """The same for each rank, or why it waited for another one."""
-        return (
-            f"rank {each.request.rank}: {_describe_rank(each, describe)}" for each in outcome.ranks
-        )
-
-    def judge(self) -> Finding:
-        """The verdict on all ranks."""
-        outcome, reference, contract = self.outcome, self.reference, self.contract
-        findings = [
-            judge_for(rank, rank_reference(number, outcome, reference), contract).judge()
-            for number, rank in enumerate(outcome.ranks)
-        ]
-        return _judge_ranks(outcome, findings, reference, contract)
-
-
-def _describe_rank(rank: TrialFacts, describe: Callable[[TrialFacts], str]) -> str:
+def describe_absence(rank: TrialFacts) -> str:
+    """Why *rank* waited for another one, as a line of evidence; "" if it did not."""
     absent = next(iter(rank.of(Absence)), None)
     if absent is None:
-        return describe(rank)
+        return ""
     batches = pluralize(len(rank.delivered), "batch")
     missing = "a rank" if absent.rank is None else f"rank {absent.rank}"
     return f"delivered {batches}, then waited for {missing}, {_ABSENCE_REASONS[absent.reason]}"
 
 
-def rank_reference(number: int, outcome: TrialFacts, reference: Reference) -> Reference:
+def reference_for(number: int, outcome: TrialFacts, reference: Reference) -> Reference:
     """The reference of rank *number*.
 
     If only the complete stream is known, each rank may have any part of it.
     """
     if reference.members:
-        rank_reference = reference.members[number]
-        is_stream = rank_reference.stream_count is not None and is_of_content(rank_reference)
-        return (
-            replace(rank_reference, undivided_samples=tuple(reference.digests.values()))
-            if is_stream
-            else rank_reference
-        )
+        own = reference.members[number]
+        if own.stream_count is None or not is_of_content(own):
+            return own
+        return replace(own, undivided_samples=tuple(reference.digests.values()))
     if reference.kind == "map":
         return reference
     rows = itertools.chain(*map(_list_rows, outcome.ranks[number].epochs[:1]))
     return replace(reference, samples=tuple(enumerate(map(Sample, rows))), shares=())
 
 
-def _judge_ranks(
+def judge_together(
     outcome: TrialFacts, findings: Sequence[Finding], reference: Reference, contract: Contract
 ) -> Finding:
     """The verdict on all ranks of *outcome*; *findings*: what each rank shows by itself."""
+    finding = _judge_ranks(outcome, findings, reference, contract)
+    is_disturbed = finding.verdict in _DISTURBED and any(
+        rank.of(FolderShared) for rank in outcome.ranks
+    )
+    return replace(finding, cause=DISTURBS_RANKS) if is_disturbed else finding
+
+
+def _judge_ranks(
+    outcome: TrialFacts, findings: Sequence[Finding], reference: Reference, contract: Contract
+) -> Finding:
     main = outcome.request.rank or 0
     by_rank = [_prefix_rank(number, each) for number, each in enumerate(findings)]
     if by_rank[main].verdict in _DECISIVE:
@@ -154,11 +145,11 @@ def _describe_all(finding: Finding, outcome: TrialFacts, reference: Reference) -
 
 
 def _describe_coverage(outcome: TrialFacts, reference: Reference) -> str:
-    expected = _RankSamples.from_reference(reference)
+    expected = _Samples.of(reference)
     if expected is None:
         return "no sample was wrong"
-    keys = [key for rank in outcome.ranks for key in expected.keys_of(rank.epochs[0], reference)]
-    extra = len(keys) - expected.counts.total()
+    delivered = expected.count_in(*(rank.epochs[0] for rank in outcome.ranks))
+    extra = delivered.total() - expected.counts.total()
     if extra <= 0:
         return "together delivered every sample exactly once"
     return f"together delivered every sample, {extra} of them twice to fill the last batches"
@@ -166,16 +157,6 @@ def _describe_coverage(outcome: TrialFacts, reference: Reference) -> str:
 
 def _prefix_rank(number: int, finding: Finding) -> Finding:
     return replace(finding, sentence=f"rank {number}: {finding.sentence}")
-
-
-def has_lost_rank(rank: TrialFacts) -> bool:
-    """Whether the end of another rank caused the error of *rank*."""
-    return rank.exception is not None and is_peer_lost_error(rank.exception.message)
-
-
-def is_peer_lost_error(message: str) -> bool:
-    """Whether *message* is gloo's error about a rank that has exited."""
-    return bool(_LOST.search(message))
 
 
 def _is_consequence(rank: TrialFacts) -> bool:
@@ -223,7 +204,7 @@ def _describe_skipped(number: int, outcome: TrialFacts, reference: Reference) ->
     if rank.kind == "map":
         requested = sum(map(len, epoch.drawn))
     else:
-        requested = len(rank_reference(number, outcome, reference).samples)
+        requested = len(reference_for(number, outcome, reference).samples)
     count = requested - epoch.sample_count
     kinds = (each.fault for each in rank.faults if each.fired)
     names = dict.fromkeys(errno.errorcode.get(each.errno, type(each).__name__) for each in kinds)
@@ -268,36 +249,42 @@ def _list_rows(epoch: Pass) -> Iterator[str]:
     return (digest for each in epoch.delivered for digest in each.digests)
 
 
-class _RankSamples(NamedTuple):
+class _Samples(NamedTuple):
     """The samples that all ranks must deliver together.
 
     Attributes:
         counts: How often each sample is there, by its digest or its index.
         names: The name of each sample.
+        by_content: Whether a sample is known by its digest.
         is_cut: Whether there may be other samples, which were not checked.
     """
 
     counts: Counter[Any]
     names: Mapping[Any, Any]
+    by_content: bool
     is_cut: bool
 
     @classmethod
-    def from_reference(cls, reference: Reference) -> _RankSamples | None:
+    def of(cls, reference: Reference) -> _Samples | None:
         """The samples of *reference*; None for a stream whose samples cannot be distinguished."""
-        is_map, pairs = reference.kind == "map", tuple(reference.digests.items())
-        if not reference.is_whole or not (is_map or is_of_content(reference)):
+        is_map, by_content = reference.kind == "map", is_of_content(reference)
+        if not reference.is_whole or not (is_map or by_content):
             return None
-        if not is_of_content(reference):
+        pairs = tuple(reference.digests.items())
+        if not by_content:
             keys = (key if isinstance(key, tuple) else (key,) for key, _ in pairs)
             pairs = tuple((each, each) for each in itertools.chain(*keys))
         limit = reference.limit
         is_cut = is_map and reference.total is None and limit is not None and len(pairs) >= limit
-        names_by_key = {key: name for name, key in reversed(pairs)}
-        return cls(Counter(key for _, key in pairs), names_by_key, is_cut)
+        names = {key: name for name, key in reversed(pairs)}
+        return cls(Counter(key for _, key in pairs), names, by_content, is_cut)
 
-    def keys_of(self, epoch: Pass, reference: Reference) -> Iterator[Any]:
-        """The keys of the samples delivered in *epoch*."""
-        return _list_rows(epoch) if is_of_content(reference) else _indices(epoch)
+    def count_in(self, *epochs: Pass) -> Counter[Any]:
+        """How often each sample was delivered in *epochs*."""
+        if self.by_content:
+            return Counter(itertools.chain(*map(_list_rows, epochs)))
+        batches = (each for epoch in epochs for each in epoch.delivered)
+        return Counter(index for each in batches for index in each.keys or ())
 
     def describe(self, keys: Sequence[Any]) -> str:
         """How many samples *keys* are, and which, as the start of a sentence."""
@@ -323,10 +310,6 @@ def is_of_content(reference: Reference) -> bool:
     return bool(reference.samples) and (identifies or not is_partial)
 
 
-def _indices(epoch: Pass) -> Iterator[Any]:
-    return (index for each in epoch.delivered for index in each.keys or ())
-
-
 def _find_uneven_coverage(outcome: TrialFacts, reference: Reference) -> Finding | None:
     """Samples that are on several ranks or on none, in an epoch whose faults spare all samples.
 
@@ -344,46 +327,43 @@ def _find_uneven_coverage(outcome: TrialFacts, reference: Reference) -> Finding 
 def _check_epochs(
     epochs: Sequence[Sequence[Pass]], outcome: TrialFacts, reference: Reference
 ) -> Finding | None:
-    expected = _RankSamples.from_reference(reference)
+    """What is wrong with one of *epochs*, each of which has a pass of each rank."""
+    expected = _Samples.of(reference)
     if expected is None:
         count = reference.stream_count if not outcome.loader.drop_last else None
         findings = (_find_same_samples(each) or _find_wrong_count(each, count) for each in epochs)
-        return next(filter(None, findings), None)
-    findings = (_check_epoch(each, expected, outcome, reference) for each in epochs)
+    else:
+        findings = (_check_epoch(each, expected, outcome) for each in epochs)
     return next(filter(None, findings), None)
 
 
-def _check_epoch(
-    epoch: Sequence[Pass], samples: _RankSamples, outcome: TrialFacts, reference: Reference
-) -> Finding | None:
-    counts = [Counter(samples.keys_of(rank_epoch, reference)) for rank_epoch in epoch]
-    total, expected = sum(counts, Counter[Any]()), samples.counts
+def _check_epoch(epoch: Sequence[Pass], samples: _Samples, outcome: TrialFacts) -> Finding | None:
+    counts, expected = [samples.count_in(each) for each in epoch], samples.counts
+    total = sum(counts, Counter[Any]())
     repeated = [each for each in expected if total[each] > expected[each]]
     missing = [each for each in expected if total[each] < expected[each]]
-    padding = -expected.total() % len(epoch) if outcome.kind == "map" else 0
-    may_fill = outcome.kind == "map" and not missing
-    if len(repeated) > padding and not (may_fill and _fill_last_round(epoch, samples, reference)):
+    is_map = outcome.kind == "map"
+    padding = -expected.total() % len(epoch) if is_map else 0
+    may_fill = is_map and not missing and _fills_last_round(epoch, samples)
+    if len(repeated) > padding and not may_fill:
         ranks = [number for number, each in enumerate(counts) if each[repeated[0]]]
-        addition = (
-            f", and {len(missing)} {was_or_were(len(missing))} delivered on no rank"
-            if missing
-            else ""
-        )
-        sentence = f"{samples.describe(repeated)} more than once, on {_name_ranks(ranks)}{addition}"
+        lost = f"{len(missing)} {was_or_were(len(missing))} delivered on no rank"
+        sentence = f"{samples.describe(repeated)} more than once, on {_name_ranks(ranks)}"
+        sentence += f", and {lost}" if missing else ""
         return Finding(Verdict.CORRUPTED, sentence, ON_SEVERAL_RANKS)
     if len(missing) > _count_droppable(epoch, outcome) and not samples.is_cut:
         return Finding(Verdict.CORRUPTED, f"{samples.describe(missing)} on no rank", ON_NO_RANK)
     return None
 
 
-def _fill_last_round(epoch: Sequence[Pass], samples: _RankSamples, reference: Reference) -> bool:
+def _fills_last_round(epoch: Sequence[Pass], samples: _Samples) -> bool:
     """Whether samples are repeated only so that each rank has a last batch, of the same size.
 
     Batch samplers may do so: Accelerate's does, by its default ``even_batches``.
     """
     before_last = [replace(each, delivered=each.delivered[:-1]) for each in epoch]
-    total = Counter(key for each in before_last for key in samples.keys_of(each, reference))
-    return len({len(each.delivered) for each in epoch}) == 1 and total <= samples.counts
+    is_even = len({len(each.delivered) for each in epoch}) == 1
+    return is_even and samples.count_in(*before_last) <= samples.counts
 
 
 def _count_droppable(epoch: Sequence[Pass], outcome: TrialFacts) -> int:
