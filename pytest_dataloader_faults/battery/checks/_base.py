@@ -421,9 +421,9 @@ class Check(allow.Checked):
 
 
 def check(name: str, promise: str, **options: Any) -> Callable[[Plan], Check]:
-    """Make a check of the plan that is decorated; *options* are the other attributes of ``Check``.
+    """Make a check of the plan that is decorated, with a *name* and the *promise* of a dataset.
 
-    The plan is a generator: a function of the workload that yields each scenario. Its docstring
+    *options*: the other attributes of ``Check``. The plan is a generator: a function of the workload that yields each scenario. Its docstring
     says why the faults are chosen so.
     """
     return lambda plan: Check(name, promise, plan, **options)
