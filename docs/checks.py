@@ -23,7 +23,7 @@ from support.corpus import CASES, ENTRIES  # noqa: E402  # it is below tests/
 
 CHECKS = checks.CHECKS
 GROUPS = {
-    "Whole epochs": (*checks.EPOCHS, *checks.LEFTOVERS, *checks.MEMORY),
+    "Whole epochs": (*checks.EPOCHS, *checks.MEMORY),
     "File and worker faults": checks.FAULTS,
     "Files already damaged on disk": checks.BEFORE_INIT,
     "Listings of folders": checks.LISTINGS,
@@ -33,7 +33,7 @@ GROUPS = {
     "Connections": (*checks.NETWORK, *checks.HTTP),
     "Checkpoints": checks.RESUME,
     "Several ranks": checks.RANKS,
-    "Pinned memory": checks.PINNING,
+    "Pinned memory": (checks.pin_memory,),
 }
 PAGE = ROOT / "docs/reference/checks.md"
 _SECTION = re.compile(r"^### ([\w-]+)\n\n(.*?)\n\n(?=##)", re.MULTILINE | re.DOTALL)

@@ -265,7 +265,7 @@ def test_only_the_register_of_checks_imports_a_slice():
         for name, path in MODULES.items()
         if name.startswith("battery.checks.") and path.name == "__init__.py"
     ]
-    assert len(packages) > 9
+    assert packages
     for package in packages:
         users = [each for each in MODULES if package in _own_modules(each, into_functions=True)]
         outside = [each for each in users if not f"{each}.".startswith(f"{package}.")]

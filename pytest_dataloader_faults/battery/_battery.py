@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -19,7 +18,6 @@ from pytest_dataloader_faults._trial.factory import DatasetFactory, PartOf, is_a
 from pytest_dataloader_faults.battery.checks import (
     CHECKS,
     IN_WORKERS,
-    INCLUDED_IN,
     WORKERS_AGREE,
     Check,
     Scenario,
@@ -177,63 +175,74 @@ class Battery:
         return self._confirm(_SWEEP, scenario, should_fail=False)
 
     def _run_scenarios(
-        self, check: Check, scenarios: tuple[Scenario, ...], should_fail: bool
+        self,
+        check: Check,
+        scenarios: tuple[Scenario, ...],
+        should_fail: bool,
+        is_enough: Callable[[CheckResult], bool] = repeats.is_worst,
     ) -> CheckResult:
-        """Run the scenarios that apply, until no other can be worse."""
+        """Run the scenarios that apply, until a result *is_enough*."""
         results: list[tuple[str, CheckResult]] = []
         inapplicable: list[NotApplicable] = []
 
         def run_scenario(scenario: Scenario) -> tuple[str, CheckResult]:
-            result = self._confirm(check, scenario, should_fail)
+            result = self._run_scenario(check, scenario, should_fail)
             return scenario.title, self._annotate(check, scenario, result)
 
         for title, result in map_applicable(run_scenario, scenarios, inapplicable):
             results.append((title, result))
-            if repeats.is_worst(result):
+            if is_enough(result):
                 break
         result = repeats.combine(results, need_fire=bool(check.origin))
         untested = (f"not tested: {each.full_reason}" for each in inapplicable if each.remedy)
         return replace(result, notes=(*result.notes, *untested))
 
-    def _confirm(self, check: Check, scenario: Scenario, should_fail: bool) -> CheckResult:
-        if not should_fail and (passing := self._find_passing_trial(check, scenario)):
-            return self._conclude(check, scenario, [passing])
-        trials: list[JudgedTrial] = []
+    def _run_scenario(self, check: Check, scenario: Scenario, should_fail: bool) -> CheckResult:
+        """The result of *scenario*; if it fails, that of the first of its parts that does."""
+        if not scenario.parts:
+            return self._confirm(check, scenario, should_fail)
+        try:
+            whole = [self._run_next_trial(check, scenario, [])]
+        except NotApplicable:  # Some of its parts may apply.
+            return self._run_parts(check, scenario, should_fail)
+        # The stacks of a hang show more than another wait until the deadline.
+        if whole[0].finding.passed or whole[0].outcome.timed_out:
+            return self._confirm(check, scenario, should_fail, whole)
+        result = self._run_parts(check, scenario, should_fail)
+        # If each part passes, only all of them together fail.
+        return self._confirm(check, scenario, should_fail, whole) if result.passed else result
+
+    def _run_parts(self, check: Check, scenario: Scenario, should_fail: bool) -> CheckResult:
+        return self._run_scenarios(check, scenario.parts, should_fail, repeats.is_confirmed)
+
+    def _confirm(
+        self,
+        check: Check,
+        scenario: Scenario,
+        should_fail: bool,
+        earlier: Iterable[JudgedTrial] = (),
+    ) -> CheckResult:
+        """The result of *scenario*, which is repeated after the *earlier* trials if need be."""
+        trials = [*earlier]
         while repeats.needs_another_trial(trials, should_fail=should_fail):
-            outcome = self._run_next_trial(check, scenario, trials)
-            if not repeats.was_killed(outcome):
-                check.require_effect(scenario, self.workload, outcome)
-            trials.append(self._judge_patiently(check, scenario, outcome, trials))
-            self._require_compared_content(scenario, trials[-1])
+            if len(trials) == 1 and hangs_at(trials[0].outcome, self.hangs):
+                result = self._conclude(check, scenario, trials)
+                return replace(result, notes=(self._hang_note(trials[0].outcome),))
+            trials.append(self._run_next_trial(check, scenario, trials))
             if check is _SWEEP and trials[0].finding.verdict is Verdict.NOT_EXERCISED:
                 break  # The end of a sweep's row, and no failure.
-            if len(trials) == 1 and hangs_at(outcome, self.hangs):
-                result = self._conclude(check, scenario, trials)
-                return replace(result, notes=(self._hang_note(outcome),))
         return self._conclude(check, scenario, trials)
 
-    def _find_passing_trial(self, check: Check, scenario: Scenario) -> JudgedTrial | None:
-        """The trial of the check that includes *check*, if the dataset passes in it."""
-        including = INCLUDED_IN.get(check.name)
-        if self.hangs or not including:
-            return None
-        outcome = self._shared_trial(CHECKS[including]).outcome
-        with contextlib.suppress(NotApplicable):  # Otherwise a trial alone shows that as well.
+    def _run_next_trial(
+        self, check: Check, scenario: Scenario, trials: list[JudgedTrial]
+    ) -> JudgedTrial:
+        """Run one trial, and judge it; raises NotApplicable if it proves nothing."""
+        outcome = self._run_in_time(check, scenario, trials)
+        if not repeats.was_killed(outcome):
             check.require_effect(scenario, self.workload, outcome)
-            trial = JudgedTrial(outcome, self._judge(outcome, check, scenario))
-            self._require_compared_content(scenario, trial)
-            return trial if trial.finding.passed else None
-        return None
-
-    def _shared_trial(self, check: Check) -> JudgedTrial:
-        """The first trial of *check*, which includes others."""
-
-        def run() -> JudgedTrial:
-            (scenario,) = check.plan_scenarios(self.workload)
-            outcome = self._run_trial(check, scenario)
-            return JudgedTrial(outcome, self._judge(outcome, check, scenario))
-
-        return self.fault_free_run.find_once(check.name, run)
+        trial = self._judge_patiently(check, scenario, outcome, trials)
+        self._require_compared_content(scenario, trial)
+        return trial
 
     def _require_compared_content(self, scenario: Scenario, trial: JudgedTrial) -> None:
         """Raise NotApplicable if a long stream survives file faults, which shows nothing."""
@@ -287,9 +296,7 @@ class Battery:
         place = min(hang_places(outcome))
         return f"it hangs at {place}, where two trials of {self.hangs[place]} also hung"
 
-    def _run_next_trial(
-        self, check: Check, scenario: Scenario, trials: list[JudgedTrial]
-    ) -> Outcome:
+    def _run_in_time(self, check: Check, scenario: Scenario, trials: list[JudgedTrial]) -> Outcome:
         """One trial; NotApplicable is raised if its faults cannot happen to fake files.
 
         If the dataset has hung before, an early deadline shows whether it hangs there again. But
@@ -321,8 +328,6 @@ class Battery:
 
     def _runs_of(self, check: Check, scenario: Scenario) -> list[Outcome]:
         """The first trials of *check*, if they have already run for another purpose."""
-        if check.name in INCLUDED_IN.values() and not self.hangs:
-            return [self._shared_trial(check).outcome]
         kind = kind_of(scenario)
         is_fault_free = check.name == kind.fault_free_check
         if not is_fault_free or scenario.loader or scenario.processes != check.scenario.processes:

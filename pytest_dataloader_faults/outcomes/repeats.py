@@ -59,7 +59,12 @@ def deciding_trial(result: CheckResult) -> JudgedTrial:
 def is_worst(result: CheckResult) -> bool:
     """Whether no other result can be more severe."""
     is_most_severe = result.verdict.severity == max(each.severity for each in Verdict)
-    return result.reproduced and not result.passed and is_most_severe
+    return is_confirmed(result) and is_most_severe
+
+
+def is_confirmed(result: CheckResult) -> bool:
+    """Whether it is a failure that was repeated."""
+    return result.reproduced and not result.passed
 
 
 def hangs_or_dies(trial: JudgedTrial) -> bool:

@@ -229,14 +229,6 @@ def test_the_epoch_followed_from_the_constructor_on_is_made_once(records, run_ch
     assert costs == [SECOND + FOLLOWED + ALONE + AFTER, ALONE + AFTER, ALONE + AFTER]
 
 
-def test_a_trial_for_two_checks_is_run_once(records, run_check):
-    factory = _factory(records, run_check.log)
-    run_check(factory)
-    costs = [run_check(factory, name)[1] for name in ("resource-growth", "abandoned-epoch")]
-
-    assert costs == [SECOND + ALONE, 0]
-
-
 class _Broken(Records):
     """Works in the main process only."""
 

@@ -174,7 +174,7 @@ class WrongOnceAfterAnError(WrongOnce):
             raise
 
 
-NO_FAULT = ("two-epochs", "leftover-files")
+NO_FAULT = ("two-epochs", "persistent-workers")
 
 
 def _fail_once(kind, records, mark, *names):
@@ -206,9 +206,7 @@ def test_a_dataset_that_dies_by_itself_is_noted_once(records, tmp_path):
     mark = tmp_path / "mark"
     battery = Battery(lambda: DiesAtTimes(records, mark), Settings(deadline=3))
     mark.touch()  # The run without a fault went well.
-    results = [
-        run_check(battery, name) for name in ("read-error", "truncated-half", "leftover-files")
-    ]
+    results = [run_check(battery, name) for name in ("read-error", "truncated-half", "two-epochs")]
 
     assert {each.cause for each in results} == {"hangs or crashes intermittently without a fault"}
     for result in results:

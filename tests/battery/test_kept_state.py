@@ -8,8 +8,7 @@ from torch.utils.data import DataLoader, Sampler
 
 from pytest_dataloader_faults import check_dataset
 from pytest_dataloader_faults.battery.checks import CHECKS
-from pytest_dataloader_faults.outcomes import Footprint, Pass
-from pytest_dataloader_faults.outcomes.stages import DONE
+from pytest_dataloader_faults.outcomes import Pass
 from support.applicability import refusal_of
 from support.corpus.archives import Sqlite
 from support.corpus.streams import Shards
@@ -19,22 +18,16 @@ from support.results import failures_of, result_of
 from support.samplers import Resumes
 
 pytestmark = pytest.mark.usefixtures("engine")
-LEFT, GROWTH = "abandoned-epoch", "resource-growth"
+KEPT = "persistent-workers"
 CUT = ("truncated-half", "recovers-after-truncation")
 
 
-def _is_left_early(result):
-    """Whether a trial has the option that only those have whose epochs are left early."""
-    return any("prefetch_factor" in trial.request.loader for trial in result.trials)
-
-
 def test_healthy_datasets_can_be_left(records):
-    """A trial that shows no growth counts for its check as well."""
-    growth, result = check_dataset(lambda: Shards(records), only=[GROWTH, LEFT])
+    """One trial shows that, and that complete epochs are right and use no more with each."""
+    result = result_of(lambda: Shards(records), KEPT)
 
-    assert (result.applies, result.passed, growth.passed) == (True, True, True), result.explanation
-    assert growth.trials == result.trials
-    assert growth.trials[0].footprints
+    assert (result.applies, result.passed, len(result.trials)) == (True, True, 1)
+    assert result.outcome.footprints
     short_passes, full_passes = result.outcome.epochs[::2], result.outcome.epochs[1::2]
     assert {(len(epoch.delivered), epoch.complete) for epoch in short_passes} == {(1, False)}
     assert {(len(epoch.delivered), epoch.complete) for epoch in full_passes} == {(4, True)}
@@ -44,22 +37,13 @@ def test_healthy_datasets_can_be_left(records):
     )
 
 
-def test_growth_that_is_expected_has_its_own_trials(records):
-    (growth,) = check_dataset(
-        lambda: Records(records), only=GROWTH, expected_failures={GROWTH: "it leaks"}, on_fail=None
-    )
-
-    assert "Remove it from expected_failures" in growth.sentence
-    assert not _is_left_early(growth)
-
-
 def _loader(sampler, records):
     """A factory of loaders with more batches than are requested from the workers at once."""
     return lambda: DataLoader(Records(records), sampler=sampler(), batch_size=2, num_workers=2)
 
 
 def test_a_sampler_that_continues_where_it_was_is_corrupted(records):
-    reasons = {LEFT: "after one that was left early", CUT[1]: "after one that ended with an error"}
+    reasons = {KEPT: "after one that was left early", CUT[1]: "after one that ended with an error"}
     for result in failures_of(_loader(lambda: Resumes(range(COUNT)), records), reasons):
         assert result.verdict == "corrupted", result.explanation
         epoch = f"in epoch 2, {reasons[result.check]}"
@@ -70,26 +54,10 @@ def test_a_sampler_that_continues_where_it_was_is_corrupted(records):
 
 
 def test_a_sampler_of_one_epoch_is_corrupted(records):
-    checks = (LEFT, "two-epochs")
-    results = failures_of(_loader(lambda: iter(range(COUNT)), records), checks)
-
-    for result in results:
+    for result in failures_of(_loader(lambda: iter(range(COUNT)), records), (KEPT, "two-epochs")):
         assert result.verdict == "corrupted", result.explanation
         assert "the sampler drew no indices" in result.explanation
         assert result.cause == "returns fewer samples in the second epoch"
-    (explanation,) = (each.explanation for each in results if each.check == LEFT)
-    assert "after one that was left early, the sampler drew no indices" in explanation
-
-
-@pytest.mark.parametrize(("rounds", "applies"), [(7, False), (8, True)])
-def test_too_few_epochs_do_not_apply(rounds, applies):
-    passes = (Pass(EPOCH_1, complete=False), Pass(EPOCH_1, complete=True)) * rounds
-    prints = tuple(Footprint(epoch, "worker 0", 0, 0, 0) for epoch in range(1, rounds + 1))
-    outcome = revised(ordinary(passes[-1]), epochs=passes, phase=DONE, footprints=prints)
-    refusal = refusal_of(CHECKS[LEFT].scenario.require_effect, None, outcome)
-
-    assert (refusal is None) == applies
-    assert applies or f"only {rounds} epochs fit into half of the deadline" in refusal.reason
 
 
 def test_a_hang_in_the_first_epoch_is_judged():
@@ -166,5 +134,5 @@ class Unsized(UpTo):
 
 
 def test_a_sampler_may_vary_how_many_it_draws(records):
-    for result in check_dataset(_loader(Unsized, records), only=(LEFT, "two-epochs", CUT[1])):
+    for result in check_dataset(_loader(Unsized, records), only=(KEPT, "two-epochs", CUT[1])):
         assert (result.applies, result.passed) == (True, True), result.explanation

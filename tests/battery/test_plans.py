@@ -9,7 +9,7 @@ from pytest_dataloader_faults import faults
 from pytest_dataloader_faults.battery._battery import Battery
 from pytest_dataloader_faults.battery.checks import CHECKS
 from pytest_dataloader_faults.battery.targets import OwnFolders
-from pytest_dataloader_faults.outcomes import FaultFacts, FileCounts, WorkerFacts
+from pytest_dataloader_faults.outcomes import FaultFacts, FileCounts, Reference, WorkerFacts
 from pytest_dataloader_faults.outcomes.stages import RECOVERY
 from support.applicability import refusal_of
 from support.datasets import Records, write_records
@@ -389,20 +389,31 @@ def test_torch_needs_a_descriptor_too(files, facts, changes, says, real):
     assert says is None or says in reason.reason
 
 
+_REFERENCE = Reference("map", ())
+
+
 @rows(
     ("leftovers", "says"),
     [
-        ([()], None),
-        ([("/tmp/a",), ()], None),
-        (
-            [("/tmp/a",), ("/tmp/b", "/tmp/c")],
-            "2 of 2 workers left 3 temporary files behind (/tmp/b)",
-        ),
-        ([(), ("/tmp/a",), ("/tmp/b",)], "2 of 3 workers left 2 temporary files behind (/tmp/b)"),
+        ("", None),
+        ("- -", None),
+        ("a -", None),
+        ("a b", "2 of 2 workers left 2 temporary files behind (b)"),
+        ("a b - -", None),  # They have made a cache.
+        ("a b c -", None),
+        ("- - a b", None),
+        ("- a b c", "3 of 4 workers left 3 temporary files behind (c)"),
     ],
 )
 def test_files_of_most_workers_are_leftovers(leftovers, says, real):
-    workers = tuple(WorkerFacts(0, 7, 1, {}, leftover_files=each) for each in leftovers)
-    finding = CHECKS["leftover-files"].rule(revised(real.fault_free, processes=workers), None)
+    """Of those of both epochs, and of those of the second one."""
+    names = leftovers.split()
+    count = len(names) // 2 or 1
+    workers = tuple(
+        WorkerFacts(number % count, number, 1, {}, leftover_files=(name,) if name != "-" else ())
+        for number, name in enumerate(names)
+    )
+    outcome = revised(real.fault_free, processes=workers, epochs=real.fault_free.epochs * 2)
+    finding = CHECKS["two-epochs"].rule(outcome, _REFERENCE)
 
     assert (finding and finding.sentence) == says

@@ -101,7 +101,7 @@ class BeyondTheEnd(Sampler[int]):
 
 def test_an_index_that_the_dataset_lacks_is_requested(records):
     loader = {"sampler": BeyondTheEnd()}
-    result = failure_of(lambda: Records(records), "resource-growth", loader=loader)
+    result = failure_of(lambda: Records(records), "persistent-workers", loader=loader)
     assert result.verdict == "fails_without_fault"
 
 

@@ -161,7 +161,6 @@ def test_reasons_why_checks_do_not_apply(golden):
         "closed-descriptor": revised(trial, schedule=(closed.fault,), faults=(closed,)),
         "descriptor-exhaustion": revised(trial, faults=fired(EXHAUSTED, path=None), timed_out=True),
         "connection-reset": revised(trial, faults=(FaultFacts(EIO, 0),)),
-        "resource-growth": revised(trial, footprints=footprints),
         "memory-exhaustion": revised(trial, faults=(FaultFacts(faults.MemoryExhaustion(), 0),)),
     }
     second = CHECKS["thread-exhaustion"].plan_scenarios(
@@ -180,6 +179,10 @@ def test_reasons_why_checks_do_not_apply(golden):
         ).full_reason
         for name, trial in trials.items()
     }
+    (kept,) = CHECKS["persistent-workers"].plan(READS)
+    few = revised(trial, footprints=footprints)
+    refusal = refusal_of(kept.require_effect, READS, few)
+    skips["persistent-workers: after its trial"] = refusal.full_reason
     require_effect = CHECKS["copy-on-write"].scenario.require_effect
     skips |= {
         f"copy-on-write: {title}": refusal_of(
@@ -198,13 +201,11 @@ def test_sentences_of_checks(golden):
     trial = revised(READS.fault_free, epochs=(Pass(EPOCH_1, complete=True), failing))
     (facts,) = fired(EIO)
     in_epoch_1 = replace(facts, firings=tuple(replace(each, epoch=1) for each in facts.firings))
-    worker = WorkerFacts(0, 7, 1, {}, leftover_files=("/tmp/a", "/tmp/b"))
     dead = replace(failing, deaths=(WorkerDeath(1, 4711, -signal.SIGSEGV),))
     crashed = ordinary(dead, fired(faults.MemoryExhaustion(), path=None, call="mmap of 1.0 MiB"))
     sentences = {
         "two-epochs": (trial, Reference("iterable", ((0, Sample("d0")),), second_pass_count=0)),
         "recovers-after-read-error": (revised(trial, faults=(in_epoch_1,)), None),
-        "leftover-files": (revised(trial, processes=(worker,)), None),
         "memory-exhaustion": (crashed, None),
     }
     rules = {name: CHECKS[name].rule(*facts).sentence for name, facts in sentences.items()}
@@ -286,7 +287,7 @@ def test_a_failure_without_a_fault_has_no_advice_of_its_check():
     finding = Finding(Verdict.FAILS_WITHOUT_FAULT, "it failed")
     trial = JudgedTrial(ordinary(error), finding)
 
-    for name in ("two-epochs", "leftover-files", "abandoned-epoch", "persistent-workers"):
+    for name in ("two-epochs", "persistent-workers"):
         assert CHECKS[name].advice
         assert runner._advice(name, trial, Cause("fails without a fault")) == ()
     assert runner._advice("read-before-fork", trial, Cause("")) != ()

@@ -25,7 +25,6 @@ from support.surveys import survey
 
 TESTS = Path(__file__).resolve().parents[1]
 NOT_OF_FAKE_FILES = {
-    "leftover-files": "needs real files",
     "copy-on-write": "only from 1,024 samples on",
     "memory-exhaustion": "needs real files",
     "worker-killed-reading": "no read or write of it takes any time",

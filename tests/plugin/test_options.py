@@ -134,7 +134,7 @@ dataloader_faults_exclude = open-error
         # Options leave some checks of all tests.
         ("only=open-error,pickles", "open-error pickles", "open-error pickles", "open-error"),
         ("exclude=pickles,two-epochs", "open-error", "open-error", "open-error"),
-        ("only=resource-growth", "resource-growth", "", "resource-growth"),
+        ("only=stray-entries", "stray-entries", "", "stray-entries"),
     ],
 )
 def test_options_and_ini_keys_choose_checks(light_suite, engine, options, plain, only, exclude):

@@ -18,7 +18,7 @@ SMALL = Report(
     items=(
         item(check="workers-agree", trials=(0.2,), notes=("a note",)),
         failed(check="hung-read", verdict="hung", timeline=events()),
-        failed(check="resource-growth", verdict="leaked", usage=tuple(growing())),
+        failed(check="persistent-workers", verdict="leaked", usage=tuple(growing())),
         item(check="pin-memory", status="not_applicable", verdict=None, cause="no file is read"),
     ),
 )

@@ -45,12 +45,12 @@ def test_a_page_has_every_item():
 MANY = Report(
     items=(
         item(check="open-error", notes=("64 of 100 samples were checked",)),
-        item(check="resource-growth"),
+        item(check="persistent-workers"),
         item(test="b.py::test", check="open-error"),
-        failed(test="b.py::test", check="resource-growth", cause="leaks", fix="close the file"),
+        failed(test="b.py::test", check="persistent-workers", cause="leaks", fix="close the file"),
         item(test="b.py::test", check="pickles", status="xfailed"),
         failed(test="c.py::test", check="open-error", fix="raise the error"),
-        failed(test="c.py::test", check="resource-growth", fix="raise the error"),
+        failed(test="c.py::test", check="persistent-workers", fix="raise the error"),
         item(test="c.py::test", check="pin-memory", status="not_applicable"),
     ),
 )
@@ -70,7 +70,7 @@ def test_what_failed_comes_first():
     assert ["raise the error" in box and "c.py::test" in box for box in boxes[:2]] == [True, False]
     assert '<h3>leaks</h3>\n<p class="fix"><strong>fix:</strong> close the file</p>' in boxes[1]
     assert _is_in_order(
-        text[matrix:trials], ">c.py<", ">b.py<", ">a.py<", "resource-growth", "open-error"
+        text[matrix:trials], ">c.py<", ">b.py<", ">a.py<", "persistent-workers", "open-error"
     )
     assert _is_in_order(text[trials:notes], ">c.py::test<", ">b.py::test<", ">a.py::test<")
     assert _is_in_order(text, "</form>", 'id="trials"', "Note: a.py::test: 64")
@@ -138,12 +138,12 @@ def test_links_within_a_page_lead_somewhere():
 
 
 def test_a_page_says_what_its_verdicts_and_checks_mean():
-    items = (failed(check="resource-growth", verdict="hung"), failed(check="of-another-version"))
+    items = (failed(check="persistent-workers", verdict="hung"), failed(check="of-another-version"))
     text = page.render(Report(items=items))
 
     assert 'href="#term-hung"' in text
     assert f'<dt id="term-hung">hung<dd>{Verdict.HUNG.meaning}' in text
-    name = "resource-growth"
+    name = "persistent-workers"
     assert f'<dt id="term-{name}">{name}<dd>{CHECKS[name].promise}' in text
     assert "term-poisoned" not in text
     assert "term-of-another-version" not in text

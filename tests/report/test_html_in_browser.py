@@ -115,7 +115,7 @@ def test_the_filter_is_used_by_keyboard(opened):
     page = opened()
     assert _told(page) == "10 of 10 checks shown"
     page.keyboard.press("/")
-    page.keyboard.type("OTHER gro")
+    page.keyboard.type("OTHER pers")
     assert _told(page) == "1 of 10 checks shown"
     assert (_shown(page, ".trial"), _shown(page, ".matrix tbody tr")) == (1, 1)
     assert (_shown(page, ".matrix thead th"), _shown(page, ".cause")) == (2, 1)
@@ -123,7 +123,7 @@ def test_the_filter_is_used_by_keyboard(opened):
     assert not page.locator("#causes").is_visible()
     page.click("text=Show all")
     assert _told(page) == "10 of 10 checks shown"
-    page.select_option("#check", "resource-growth")
+    page.select_option("#check", "persistent-workers")
     page.select_option("#word", "leaked")
     assert _told(page) == "2 of 10 checks shown"
 
@@ -161,7 +161,7 @@ def test_a_link_opens_its_trial(opened):
     page.keyboard.press("Tab")
     playwright.expect(trial.locator("summary")).to_be_focused()
     page.fill("#text", "a.py")
-    page.evaluate("location.hash = 'item-b.py::other-resource-growth'")
+    page.evaluate("location.hash = 'item-b.py::other-persistent-workers'")
     playwright.expect(
         page.locator(".trial[open]").get_by_text("Descriptors and memory", exact=True)
     ).to_be_visible()

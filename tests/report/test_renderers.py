@@ -34,7 +34,7 @@ def _lines(report):
 
 
 _FIXED = Report(
-    items=(failed(fix="close the file"), failed(check="resource-growth", fix="close the file"))
+    items=(failed(fix="close the file"), failed(check="persistent-workers", fix="close the file"))
 )
 _UNFIXED = Report(items=(failed(fix=""),))
 
@@ -61,7 +61,7 @@ def test_the_guide_to_failed_checks_is_named():
     cause = SUBSTITUTES
     section = Cause(cause, fix="raise it").section
     known = failed(cause=cause, section=section)
-    report = Report(items=(known, replace(known, check="resource-growth"), failed()))
+    report = Report(items=(known, replace(known, check="persistent-workers"), failed()))
     address = f"How to fix it: <code>{contract.GUIDE}#{section}</code>"
 
     assert _lines(report)[-1] == f"How to fix each cause: {contract.GUIDE}"
@@ -143,7 +143,7 @@ def test_an_item_has_the_course_of_the_trial_that_decided():
         timeline=(Event(0.5, "worker 1", "fault", "ReadError: read of /a"),),
         footprints=(Footprint(2, "worker 1", 4096, 5, 6, newly_open="x"),),
     )
-    result = CheckResult("resource-growth", Finding(Verdict.LEAKED, ""), "leaked: .", trial)
+    result = CheckResult("persistent-workers", Finding(Verdict.LEAKED, ""), "leaked: .", trial)
     where = {"nodeid": "n", "test": "t", "where": ("a.py", 1), "duration": 0.1}
     item = item_of(result, **where)
     assert (item.timeline, item.usage) == (trial.timeline, trial.footprints)
@@ -158,7 +158,7 @@ def test_github_gets_one_command_per_test_and_cause():
     zeros = "2 checks%3A gives zeros::sample 0 is wrong.%0Aopen-error, truncated-half"
     assert list(ci.github_commands(MIXED)) == [
         f"{place},title={zeros}{again}",
-        f"{place},title=resource-growth%3A leaked::sample 0 is wrong.{again}",
+        f"{place},title=persistent-workers%3A leaked::sample 0 is wrong.{again}",
     ]
 
 
@@ -166,7 +166,7 @@ def test_causes_are_in_the_order_of_harm():
     unclear = {"verdict": "failed_unclearly", "cause": "hides its cause"}
     items = [failed(check=f"check-{number}", **unclear) for number in range(3)]
     items += [
-        failed(check="resource-growth"),
+        failed(check="persistent-workers"),
         failed(check="a", cause="b"),
         failed(check="c", cause="b"),
     ]

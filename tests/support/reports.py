@@ -71,7 +71,7 @@ MIXED = Report(
         item(check="workers-agree", trials=(0.2,)),
         failed(trials=(0.4, 0.6), notes=("64 of 100 samples were checked",)),
         failed(check="truncated-half"),
-        failed(check="resource-growth", verdict="leaked", cause="leaves resources behind"),
+        failed(check="persistent-workers", verdict="leaked", cause="leaves resources behind"),
         item(check="pin-memory", status="not_applicable", verdict=None),
         item(test="b.py::other"),
     ),
@@ -84,7 +84,7 @@ EVERYTHING = replace(
         *MIXED.items,
         failed(test="b.py::other", check="hung-read", verdict="hung", timeline=events()),
         failed(
-            test="b.py::other", check="resource-growth", verdict="leaked", usage=tuple(growing())
+            test="b.py::other", check="persistent-workers", verdict="leaked", usage=tuple(growing())
         ),
         failed(test="b.py::other", check="pickles", status="xfailed"),
         item(test="c.py::third", status="flaky"),

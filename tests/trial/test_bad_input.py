@@ -328,13 +328,13 @@ def test_a_sampler_without_a_length_is_not_the_datasets_fault(records):
 @rows(
     "names",
     [
-        "resource-growth, abandoned-epoch",
-        " resource-growth,abandoned-epoch,",
-        ["resource-growth,abandoned-epoch"],
+        "two-epochs, persistent-workers",
+        " two-epochs,persistent-workers,",
+        ["two-epochs,persistent-workers"],
     ],
 )
 def test_names_of_checks_in_one_text(argument, names):
-    two = ["resource-growth", "abandoned-epoch"]
+    two = ["two-epochs", "persistent-workers"]
     expected = two if argument == "only" else [name for name in CHECKS if name not in two]
     assert select_checks(**{argument: names}) == expected
 
@@ -348,7 +348,7 @@ def test_a_text_without_a_name(argument, names):
 
 
 def test_an_expected_failure_is_one_check():
-    names = "resource-growth, pickles"
+    names = "two-epochs, pickles"
     text = refusal(InvalidArgumentError, select_checks, expected_failures={names: "slow"})
     assert missing_parts(text, "expected_failures", repr(names)) == []
 

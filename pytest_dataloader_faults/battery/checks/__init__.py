@@ -18,7 +18,7 @@ from pytest_dataloader_faults.battery.checks._base import Scenarios as Scenarios
 from pytest_dataloader_faults.battery.checks._base import TrialKind as TrialKind
 from pytest_dataloader_faults.battery.checks._base import check as check
 from pytest_dataloader_faults.battery.checks._base import no_fault as no_fault
-from pytest_dataloader_faults.battery.checks._epochs import EPOCHS
+from pytest_dataloader_faults.battery.checks._epochs import EPOCHS, pin_memory
 from pytest_dataloader_faults.battery.checks._faults import FAULTS
 from pytest_dataloader_faults.battery.checks.before_init import BEFORE_INIT, ELSEWHERE, BeforeInit
 from pytest_dataloader_faults.battery.checks.before_init.rules import BeforeInitJudge
@@ -33,12 +33,11 @@ from pytest_dataloader_faults.battery.checks.network import (
     watch_connections,
 )
 from pytest_dataloader_faults.battery.checks.network import rules as network_rules
-from pytest_dataloader_faults.battery.checks.pinned_memory import PINNING
 from pytest_dataloader_faults.battery.checks.ranks import RANKS, RankTrials
 from pytest_dataloader_faults.battery.checks.resume import RESUME
 from pytest_dataloader_faults.battery.checks.threads import THREADS
 from pytest_dataloader_faults.battery.checks.threads.rules import ThreadsJudge
-from pytest_dataloader_faults.battery.checks.writes import LEFTOVERS, WRITES
+from pytest_dataloader_faults.battery.checks.writes import WRITES
 from pytest_dataloader_faults.battery.checks.writes import rules as write_rules
 from pytest_dataloader_faults.exceptions import InvalidArgumentError
 from pytest_dataloader_faults.faults import HttpError
@@ -52,8 +51,8 @@ if TYPE_CHECKING:
 CHECKS: dict[str, Check] = {
     check.name: check
     for group in (
-        *(EPOCHS, LEFTOVERS, MEMORY, FAULTS, BEFORE_INIT, LISTINGS, WRITES, LOCKS, THREADS),
-        *(NETWORK, HTTP, RESUME, RANKS, PINNING),
+        *(EPOCHS, MEMORY, FAULTS, BEFORE_INIT, LISTINGS, WRITES, LOCKS, THREADS),
+        *(NETWORK, HTTP, RESUME, RANKS, (pin_memory,)),
     )
     for check in group
 }
@@ -75,9 +74,6 @@ RUN_NOTES: tuple[Callable[[FaultFreeRun], tuple[str, ...]], ...] = (note_on_conn
 """What packages of checks have to say about a dataset, whichever check runs."""
 WATCHERS: tuple[Callable[[], Watcher], ...] = (watch_connections,)
 """What they watch in each trial."""
-INCLUDED_IN = {"resource-growth": "abandoned-epoch"}
-"""Checks without a fault whose epochs are all in the trial of another check as well, which passes
-only if they are correct. It leaves other epochs early, so leaks of both kinds of epochs add up."""
 HOOK = "pytest_dataloader_faults_checks"
 """The pytest hook that returns the checks of a user."""
 
@@ -104,6 +100,9 @@ OLD_NAMES: dict[str, str] = {
     "ranks-listing-order": "listing-order",
     "rank-read-error": "rank-stops",
     "rank-worker-killed": "rank-stops",
+    "abandoned-epoch": "persistent-workers",
+    "leftover-files": "two-epochs",
+    "resource-growth": "persistent-workers",
 }
 """The checks that were once several: the present name by the old one, for the error about it."""
 

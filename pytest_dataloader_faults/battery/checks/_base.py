@@ -13,7 +13,7 @@ from dataclasses import KW_ONLY, dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
 from pytest_dataloader_faults import _arguments as allow
-from pytest_dataloader_faults._settings import DEADLINE, Settings
+from pytest_dataloader_faults._settings import Settings
 from pytest_dataloader_faults._settings.jobs import TrialOptions, count_epochs, has_step, steps_of
 from pytest_dataloader_faults.battery.file_kinds import titles_of
 from pytest_dataloader_faults.battery.workload import (
@@ -33,7 +33,6 @@ from pytest_dataloader_faults.steps import (
     PROCESSES,
     Epoch,
     FaultFreePass,
-    MeasureEpochs,
     Processes,
     UseAccelerator,
     run_epochs,
@@ -68,6 +67,10 @@ def _is_faults(value: object) -> bool:
     return isinstance(value, tuple) and all(isinstance(each, Fault) for each in value)
 
 
+def _are_scenarios(value: object) -> bool:
+    return isinstance(value, tuple) and all(isinstance(each, Scenario) for each in value)
+
+
 @dataclass(frozen=True, kw_only=True, repr=False)
 class Scenario(allow.Checked, TrialOptions):
     """What the trial of a check does; the attributes of ``TrialOptions`` belong to it as well.
@@ -85,6 +88,8 @@ class Scenario(allow.Checked, TrialOptions):
         locks: Whether its faults are about locks, which the dataset may take on its own files.
         require_effect: A function of the workload and the outcome that raises ``NotApplicable`` if
             the trial proves nothing; or None.
+        parts: Scenarios that show which part of this one fails. They run only if it fails, or if
+            it proves nothing.
     """
 
     faults: tuple[Fault, ...] = ()
@@ -95,6 +100,7 @@ class Scenario(allow.Checked, TrialOptions):
     ranks: bool = False
     locks: bool = False
     require_effect: Callable[[Workload, Outcome], None] | None = None
+    parts: tuple[Scenario, ...] = ()
 
     _rules: ClassVar = {
         **dict.fromkeys((*_FLAGS, "keep_randomness", "ranks", "locks"), allow.FLAG),
@@ -110,6 +116,7 @@ class Scenario(allow.Checked, TrialOptions):
         "require_effect": allow.optional(
             callable, "a function of the workload and the outcome, or None"
         ),
+        "parts": allow.ArgumentRule(_are_scenarios, "a tuple of scenarios"),
     }
 
     @property
@@ -252,17 +259,6 @@ _LATE = Cause(
     overrides=True,
 )
 _SAME = "{}, as in the scenario of the check, which its plan cannot change"
-
-
-REPEATED = Epoch(same_order=True, same_seed=True)
-_MOST_EPOCHS = 160
-_MOST_SECONDS = DEADLINE / 2
-"""The maximum. A trial that looks for growth stops when it has enough evidence."""
-
-
-def measure_epochs(*epochs: Epoch) -> MeasureEpochs:
-    """The step that looks for growth over repetitions of *epochs*."""
-    return MeasureEpochs(epochs, _MOST_EPOCHS, _MOST_SECONDS)
 
 
 def no_fault(_: Workload) -> Scenario:

@@ -5,20 +5,20 @@ from __future__ import annotations
 import glob
 import os
 from collections import Counter
-from collections.abc import Container, Iterable
+from collections.abc import Container, Iterable, Iterator
 from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
+from pytest_dataloader_faults._settings import DEADLINE
 from pytest_dataloader_faults.battery.checks._base import (
-    REPEATED,
     WORKERS_AGREE,
     Check,
     Planned,
     Scenario,
     Scenarios,
+    check,
     for_each_kind,
-    measure_epochs,
     no_fault,
     on,
 )
@@ -37,7 +37,9 @@ from pytest_dataloader_faults.outcomes.text import pluralize
 from pytest_dataloader_faults.steps import (
     EndFaults,
     Epoch,
+    MeasureEpochs,
     ReadSample,
+    UseAccelerator,
     arm_workers,
     run_epochs,
 )
@@ -54,20 +56,17 @@ _READ_BEFORE_FORK = (
 )
 _DESCRIPTORS = 1024
 """The usual soft limit: a dataset that needs more cannot be sent to workers on many machines."""
+_LEFTOVERS = Verdict.LEAKED.usual_cause._replace(
+    advice="A worker exits without running atexit handlers or the finalizers of its objects. Remove"
+    " a temporary file in the sample that created it, or create and remove it in the main process",
+    overrides=True,
+)
 SAME_AGAIN = Cause(
     "repeats the same random samples in every epoch",
     fix="seed each worker from torch.initial_seed()",
 )
 _ENOUGH = 8
 """Fewer random samples can be equal by accident."""
-_TWO_EPOCHS = (
-    "Each epoch starts workers from the dataset as it is in the main process. An iterator, a"
-    " sampler or a random generator that the dataset keeps there is used up after one epoch, or"
-    " starts from the same state in every worker. Create it in __iter__, or in each worker from"
-    " torch.initial_seed(). Do not seed a generator with the worker's number alone, which is the"
-    " same in each epoch. The same holds for a sample that the dataset keeps and changes in"
-    " place: change a copy of it"
-)
 
 
 _MOST_MORE_WORKERS = 4
@@ -113,8 +112,8 @@ def _require_samples(_: Workload, outcome: Outcome) -> None:
         raise NotApplicable(f"it raised {error_line(outcome.exception)}")
 
 
-def _is_bad_second_epoch(outcome: Outcome, reference: Reference) -> Finding | None:
-    """A stream that is exhausted in the second epoch, or repeated random samples."""
+def _find_bad_second_epoch(outcome: Outcome, reference: Reference) -> Finding | None:
+    """A stream that is exhausted, repeated random samples, or files that workers leave behind."""
     first_pass, second_pass = outcome.epochs
     if reference.second_pass_count is not None:
         count = (
@@ -130,7 +129,7 @@ def _is_bad_second_epoch(outcome: Outcome, reference: Reference) -> Finding | No
             " sample twice returns two different ones"
         )
         return Finding(Verdict.CORRUPTED, sentence, SAME_AGAIN)
-    return None
+    return _find_leftovers(outcome)
 
 
 def _repeats_random_samples(first_pass: Pass, second_pass: Pass, reference: Reference) -> bool:
@@ -151,19 +150,6 @@ def _repeats_random_samples(first_pass: Pass, second_pass: Pass, reference: Refe
 def _large_digests(parts: Iterable[Part], paths: Container[str]) -> dict[str, str]:
     """The digests of the parts at *paths* that are too large to be equal by accident."""
     return {part.path: part.digest for part in parts if part.path in paths and part.is_large}
-
-
-def _two_epochs(workload: Workload) -> Planned:
-    """Repeated random numbers show if a worker makes the same samples again."""
-    run = workload.fault_free
-    drawn = [index for indices in run.epochs[0].drawn for index in indices]
-    is_sorted = all(a < b for a, b in pairwise(drawn) if type(a) is type(b))
-    if not run.comparison.allows_for_randomness or run.kind != "map" or is_sorted:
-        return no_fault(workload)
-    return (
-        Scenario(title="as the sampler draws"),
-        Scenario(title="epoch 2 in the order of epoch 1", processes=_IN_SAME_ORDER),
-    )
 
 
 def _parts_by_sample(epoch: Pass) -> dict[Any, Any]:
@@ -254,14 +240,6 @@ def _samples_of(epoch: Pass) -> Counter[str]:
     return Counter(digest for each in epoch.delivered for digest in each.digests)
 
 
-_ABANDONED = (
-    "The loop left an epoch after its first batch, as with break, and the same workers then ran a"
-    " complete one. Code after the last yield of a generator, or at the end of a sampler, was never"
-    " reached. Open files with a with statement, which closes them however the generator is left,"
-    " and start over in each __iter__"
-)
-
-
 def _require_epochs(_: Workload, outcome: Outcome) -> None:
     """Raise NotApplicable if there was only time for a few epochs, which show nothing."""
     if outcome.exception is not None or outcome.phase != DONE:
@@ -275,17 +253,133 @@ def _require_epochs(_: Workload, outcome: Outcome) -> None:
         count = pluralize(needed, "epoch")
         explanation = f"{describe_growth(growth)}, which may end: only {count} can show it"
     raise NotApplicable(
-        f"only {pluralize(epoch_count, 'epoch')} fit into half of the deadline, and {explanation}."
-        " Raise the deadline, or use fewer samples"
+        f"only {pluralize(epoch_count, 'epoch')} fit into half of the deadline, and {explanation}",
+        remedy="Raise the deadline, or use fewer samples",
     )
 
 
+REPEATED = Epoch(same_order=True, same_seed=True)
+_MOST_EPOCHS = 160
+_MOST_SECONDS = DEADLINE / 2
+"""The maximum. A trial that looks for growth stops when it has enough evidence."""
+
+
+def measure_epochs(*epochs: Epoch) -> MeasureEpochs:
+    """The step that looks for growth over repetitions of *epochs*."""
+    return MeasureEpochs(epochs, _MOST_EPOCHS, _MOST_SECONDS)
+
+
+_LEFT = replace(REPEATED, batches=1)
 _PERSISTENT = {"persistent_workers": True}
 _IN_KEPT_WORKERS = Epoch(keep_workers=True)
 FAULTS_IN_EPOCH_1 = Scenario(
     loader=_PERSISTENT, processes=arm_workers(_IN_KEPT_WORKERS, EndFaults(), _IN_KEPT_WORKERS)
 )
 _IN_SAME_ORDER = arm_workers(*[Epoch(same_order=True)] * 2)
+
+
+def _find_leftovers(outcome: Outcome) -> Finding | None:
+    """Temporary files that most workers leave, also in epoch 2: a cache is created only once."""
+    workers = outcome.workers
+    first_pids = {each.worker: each.pid for each in reversed(workers)}
+    later = [each for each in workers if each.pid != first_pids[each.worker]]
+    for group in (workers, later):
+        if sum(bool(each.leftover_files) for each in group) * 2 <= len(group):
+            return None
+    leftovers = [each.leftover_files for each in workers if each.leftover_files]
+    count = sum(map(len, leftovers))
+    sentence = (
+        f"{len(leftovers)} of {pluralize(len(workers), 'worker')} left"
+        f" {pluralize(count, 'temporary file')} behind ({leftovers[-1][0]})"
+    )
+    return Finding(Verdict.LEAKED, sentence, _LEFTOVERS)
+
+
+@check(
+    "two-epochs",
+    "epoch 2 is complete, differs if samples are random, and workers leave no temporary files",
+    rule=_find_bad_second_epoch,
+    advice=(
+        "Each epoch starts workers from the dataset as it is in the main process. An iterator, a"
+        " sampler or a random generator that the dataset keeps there is used up after one epoch, or"
+        " starts from the same state in every worker. Create it in __iter__, or in each worker from"
+        " torch.initial_seed(). Do not seed a generator with the worker's number alone, which is"
+        " the same in each epoch. The same holds for a sample that the dataset keeps and changes in"
+        " place: change a copy of it"
+    ),
+)
+def two_epochs(workload: Workload) -> Iterator[Scenario]:
+    """Random numbers that repeat only show if a worker makes the same samples again.
+
+    So a dataset whose sampler shuffles runs epoch 2 in the order of epoch 1 as well.
+    """
+    in_own_order = Scenario(processes=run_epochs(2), keep_randomness=True)
+    run = workload.fault_free
+    drawn = [index for indices in run.epochs[0].drawn for index in indices]
+    is_sorted = all(a < b for a, b in pairwise(drawn) if type(a) is type(b))
+    if not run.comparison.allows_for_randomness or run.kind != "map" or is_sorted:
+        yield in_own_order
+        return
+    yield replace(in_own_order, title="as the sampler draws")
+    yield replace(in_own_order, title="epoch 2 in the order of epoch 1", processes=_IN_SAME_ORDER)
+
+
+@check(
+    "persistent-workers",
+    "kept workers deliver complete epochs, also after a break, and use no more with each epoch",
+    advice=(
+        "With persistent_workers=True, each worker continues with its own copy of the dataset, in"
+        " the state that the last epoch left. If the loop left that epoch early, as with break,"
+        " code after the last yield of a generator, or at the end of a sampler, was never reached."
+        " Open files with a with statement, which closes them however the generator is left, and"
+        " start over in each __iter__"
+    ),
+)
+def persistent_workers(_: Workload) -> Iterator[Scenario]:
+    """One trial shows all promises: rounds of an epoch that is left early, and a complete one.
+
+    Most datasets pass. If one fails, the parts show which promise is broken.
+    """
+    # They prefetch little, so that a short stream does not end before the loop leaves it.
+    of_left = {**_PERSISTENT, "prefetch_factor": 1}
+    yield Scenario(
+        loader=of_left,
+        processes=arm_workers(measure_epochs(_LEFT, REPEATED)),
+        require_effect=_require_epochs,
+        parts=(
+            Scenario(title="two epochs", loader=_PERSISTENT, processes=run_epochs(2)),
+            Scenario(
+                title="an epoch after one that was left early",
+                loader=of_left,
+                processes=arm_workers(_LEFT, REPEATED),
+            ),
+            Scenario(
+                title="growth over complete epochs",
+                loader=_PERSISTENT,
+                processes=arm_workers(measure_epochs(REPEATED)),
+                require_effect=_require_epochs,
+            ),
+        ),
+    )
+
+
+@check(
+    "pin-memory",
+    "pinned batches hold the same samples on the device, and no epoch leaks their memory",
+    scenario=Scenario(
+        loader={"pin_memory": True},
+        processes=arm_workers(measure_epochs(REPEATED), before=(UseAccelerator(),)),
+    ),
+    advice=(
+        "The main process used the accelerator first, like a training job. One of its threads"
+        " pinned each batch, and the process copied the batch to the device. A custom batch class"
+        " needs a pin_memory() method that returns the batch. Workers must leave samples on the CPU"
+    ),
+    is_about_errors=True,
+)
+def pin_memory(_: Workload) -> Iterator[Scenario]:
+    """No fault: pinning itself may change or lose what it does not know."""
+    yield Scenario()
 
 
 EPOCHS = (
@@ -315,24 +409,8 @@ EPOCHS = (
         advice=f"{UNPICKLABLE.advice}. Or exclude 'pickles', if all workers are forked",
         is_about_errors=True,
     ),
-    Check(
-        "two-epochs",
-        "the second epoch is complete, and differs from the first if samples are random",
-        _two_epochs,
-        scenario=Scenario(processes=run_epochs(2), keep_randomness=True),
-        rule=_is_bad_second_epoch,
-        advice=_TWO_EPOCHS,
-    ),
-    Check(
-        "persistent-workers",
-        "persistent workers deliver a complete second epoch",
-        no_fault,
-        scenario=Scenario(loader=_PERSISTENT, processes=run_epochs(2)),
-        advice=(
-            "With persistent_workers=True, each worker continues with its own copy of the dataset,"
-            " in the state that the first epoch left"
-        ),
-    ),
+    two_epochs,
+    persistent_workers,
     Check(
         "recovers-after-read-error",
         "a persistent worker recovers after one read error",
@@ -346,28 +424,5 @@ EPOCHS = (
         on("cut", TruncatedFile, keep=0.5),
         scenario=replace(FAULTS_IN_EPOCH_1, require_effect=_require_same_samples),
         preface=_INTACT_AGAIN,
-    ),
-    Check(
-        "resource-growth",
-        "descriptors, threads and memory do not grow from epoch to epoch",
-        no_fault,
-        scenario=Scenario(
-            loader=_PERSISTENT,
-            processes=arm_workers(measure_epochs(REPEATED)),
-            require_effect=_require_epochs,
-        ),
-    ),
-    Check(
-        "abandoned-epoch",
-        "leaving an epoch early leaves nothing behind, and the next epoch is complete",
-        no_fault,
-        # Persistent workers, because other workers close their files when they exit. They prefetch
-        # little, so that a short stream does not end.
-        scenario=Scenario(
-            loader={**_PERSISTENT, "prefetch_factor": 1},
-            processes=arm_workers(measure_epochs(replace(REPEATED, batches=1), REPEATED)),
-            require_effect=_require_epochs,
-        ),
-        advice=_ABANDONED,
     ),
 )

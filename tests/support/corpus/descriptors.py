@@ -104,9 +104,9 @@ class LeavesFolders(Records):
 
 ALONE = {"loader": {"batch_size": None}}
 CASES = (
-    Case("D1", KeepsSamples, "resource-growth", "leaked: more descriptors", KeepsCopies, ALONE),
-    Case("D2", KeepsSegments, "resource-growth", "leaked: more memory", KeepsCopies, ALONE),
-    Case("D4", PicturesLeftOpen, "resource-growth", "leaked: .png", Pictures),
+    Case("D1", KeepsSamples, "persistent-workers", "leaked: more descriptors", KeepsCopies, ALONE),
+    Case("D2", KeepsSegments, "persistent-workers", "leaked: more memory", KeepsCopies, ALONE),
+    Case("D4", PicturesLeftOpen, "persistent-workers", "leaked: .png", Pictures),
     Case("D5", IndexLeftOpen, "worker-killed-first", "leaked: index.txt", CountsFromFile),
-    Case("D7", LeavesFolders, "leftover-files", "leaked: temporary files", Unpacked),
+    Case("D7", LeavesFolders, "two-epochs", "leaked: temporary files", Unpacked),
 )

@@ -129,7 +129,7 @@ CASES = (
     Case(
         "other",
         KeepsFilesOpen,
-        "abandoned-epoch",
+        "persistent-workers",
         "leaked: each epoch leaks 1 more descriptor in worker",
         ClosesFiles,
     ),

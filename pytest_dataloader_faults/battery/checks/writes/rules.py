@@ -1,14 +1,12 @@
-"""What workers wrote and left behind, and the likely cause after a failed write. Pure."""
+"""The likely cause after a failed write. Pure."""
 
 from __future__ import annotations
 
 import re
 
 from pytest_dataloader_faults.faults.base import Place
-from pytest_dataloader_faults.outcomes.contract import Cause, Finding, Verdict
+from pytest_dataloader_faults.outcomes.contract import Cause, Verdict
 from pytest_dataloader_faults.outcomes.records import TrialFacts
-from pytest_dataloader_faults.outcomes.reference import Reference
-from pytest_dataloader_faults.outcomes.text import pluralize
 
 PARTIAL_FILE = Cause(
     "leaves a partially written file behind",
@@ -44,16 +42,3 @@ def find_cause(outcome: TrialFacts, verdict: Verdict, fault_free: TrialFacts) ->
 
 def _writes_files(fault_free: TrialFacts) -> bool:
     return any(each.writes for worker in fault_free.workers for each in worker.files.values())
-
-
-def find_leftovers(outcome: TrialFacts, _: Reference) -> Finding | None:
-    """Temporary files that most workers leave; a cache is created only once."""
-    leftovers = [each.leftover_files for each in outcome.workers if each.leftover_files]
-    if len(leftovers) * 2 <= len(outcome.workers):
-        return None
-    count, worker_count = sum(map(len, leftovers)), len(outcome.workers)
-    sentence = (
-        f"{len(leftovers)} of {pluralize(worker_count, 'worker')} left"
-        f" {pluralize(count, 'temporary file')} behind ({leftovers[-1][0]})"
-    )
-    return Finding(Verdict.LEAKED, sentence)
