@@ -10,7 +10,7 @@ from functools import cached_property
 from typing import Annotated, Any, NamedTuple
 
 from pytest_dataloader_faults._arguments import one_of
-from pytest_dataloader_faults.battery.checks import WORKERS_AGREE, cost_of
+from pytest_dataloader_faults.battery.checks import WORKERS_AGREE
 from pytest_dataloader_faults.exceptions import InvalidArgumentError
 from pytest_dataloader_faults.outcomes import CheckResult, Event, Footprint, Verdict
 from pytest_dataloader_faults.outcomes.text import (
@@ -357,17 +357,12 @@ def count_verdicts(items: Iterable[Item]) -> dict[str, int]:
 
 
 def group_by_cause(items: Iterable[Item]) -> dict[str, list[Item]]:
-    """Group the failed *items* by likely cause: the worst and the most frequent first.
-
-    In a group, the cheapest checks come first.
-    """
+    """Group the failed *items* by likely cause: the worst and the most frequent first."""
     groups: dict[str, list[Item]] = {}
     for item in items:
         if item.status in FAILURES:
             cause = item.cause or without_pids(item.sentence) or item.word
             groups.setdefault(cause, []).append(item)
-    for group in groups.values():  # The first one has the command to repeat.
-        group.sort(key=lambda item: cost_of(item.check))
     return dict(sorted(groups.items(), key=lambda group: (-_severity(group[1]), -len(group[1]))))
 
 

@@ -173,15 +173,6 @@ def test_causes_are_in_the_order_of_harm():
     assert list(group_by_cause(items)) == ["b", "gives zeros", "hides its cause"]
 
 
-def test_the_command_of_a_cause_is_that_of_its_cheapest_check():
-    names = ("two-epochs", "rank-stops", "truncated-before-init", "open-error", "read-error")
-    items = [replace(failed(check=name), reproduce=f"pytest {name}") for name in names]
-    (group,) = group_by_cause(items).values()
-    assert [each.check for each in group] == [*names[3:], *names[:3]]
-    lines = [line for line, _ in terminal.summary(Report(items=items))]
-    assert "    pytest open-error" in lines
-
-
 def test_markdown_shows_commands_as_they_are():
     command = "pytest 'a.py::test[*x*-`y`]<b>'"
     run = replace(MIXED.runs[0], command=command)

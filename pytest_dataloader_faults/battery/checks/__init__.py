@@ -156,11 +156,6 @@ def put_back(checks: Iterable[Check]) -> None:
     CHECKS.update((check.name, check) for check in checks)
 
 
-def cost_of(name: str) -> int:
-    """About how many epochs the check *name* makes, in how many processes; 1 of an unknown one."""
-    return CHECKS[name].cost if name in CHECKS else 1
-
-
 def names_of_checks(argument: str, names: str | Iterable[str]) -> set[str]:
     """*names* as a set; each must be a check's, or that of a group.
 

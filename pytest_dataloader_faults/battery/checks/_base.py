@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
 from pytest_dataloader_faults import _arguments as allow
 from pytest_dataloader_faults._settings import Settings
-from pytest_dataloader_faults._settings.jobs import TrialOptions, count_epochs, has_step, steps_of
+from pytest_dataloader_faults._settings.jobs import TrialOptions, has_step, steps_of
 from pytest_dataloader_faults.battery.file_kinds import titles_of
 from pytest_dataloader_faults.battery.workload import (
     Files,
@@ -321,13 +321,6 @@ class Check(allow.Checked):
         "is_about_errors": allow.FLAG,
     }
 
-    @property
-    def cost(self) -> int:
-        """About how many epochs it makes, in how many processes."""
-        processes = 2 if self.scenario.ranks else 1
-        additional = len(self.scenario.processes) - 1 + self.scenario.uses_accelerator
-        return count_epochs(self.scenario.processes) * processes + additional
-
     def plan_scenarios(self, workload: Workload) -> Scenarios:
         """The scenarios for *workload*; raises NotApplicable if the check does not apply."""
         with self._report_errors("plan", NotApplicable):
@@ -419,8 +412,8 @@ class Check(allow.Checked):
 def check(name: str, promise: str, **options: Any) -> Callable[[Plan], Check]:
     """Make a check of the plan that is decorated, with a *name* and the *promise* of a dataset.
 
-    *options*: the other attributes of ``Check``. The plan is a generator: a function of the workload that yields each scenario. Its docstring
-    says why the faults are chosen so.
+    *options*: the other attributes of ``Check``. The plan is a generator: a function of the
+    workload that yields each scenario. Its docstring says why the faults are chosen so.
     """
     return lambda plan: Check(name, promise, plan, **options)
 
