@@ -27,10 +27,8 @@ from pytest_dataloader_faults._trial.factory import DatasetFactory, bind_factory
 from pytest_dataloader_faults.battery.shares import (
     ReferenceStore,
     are_equal,
-    count_drawn,
     count_own_samples,
     most_bytes_of,
-    shares_of,
     take_worker_epoch,
 )
 from pytest_dataloader_faults.battery.targets import OwnFolders, find_new_files, notes_on_changed
@@ -40,7 +38,6 @@ from pytest_dataloader_faults.faults import Fault
 from pytest_dataloader_faults.outcomes import Contract, Finding, Outcome, Reference, reference
 from pytest_dataloader_faults.outcomes.agreement import BY_FORM, EXACT, Comparison, Mask
 from pytest_dataloader_faults.outcomes.judge import judge
-from pytest_dataloader_faults.outcomes.reference import Share
 from pytest_dataloader_faults.outcomes.refusals import FileHistory
 from pytest_dataloader_faults.outcomes.repeats import (
     JudgedTrial,
@@ -72,8 +69,7 @@ class FaultFreeRun:
     """
 
     fails_when_monitored = False
-    _shares: tuple[Share, ...] = ()
-    _drawn: int | None = None
+    _sound: Outcome | None = None
 
     def __init__(
         self,
@@ -229,10 +225,10 @@ class FaultFreeRun:
     def reference_for(self, outcome: Outcome) -> Reference:
         """The reference for *outcome*."""
         if outcome.comparison.in_workers and (worker_reference := self.worker_epoch):
-            return replace(worker_reference, shares=self._shares, drawn=self._drawn)
+            return replace(worker_reference, fault_free=self._sound)
         is_known = outcome.comparison in self._references
         known_reference = self._references.get(outcome.comparison if is_known else self.comparison)
-        return replace(known_reference, shares=self._shares, drawn=self._drawn)
+        return replace(known_reference, fault_free=self._sound)
 
     def compare_batches(self) -> None:
         """Compare whole batches from now on, because some cannot be split into samples."""
@@ -306,8 +302,7 @@ class FaultFreeRun:
         suffix = " and with one worker" if self.changes == ONE_WORKER else ""
         why = f"it fails even without a fault{suffix} ({finding.sentence}); see workers-agree"
         self.unusable_reason = None if finding.passed else why
-        self._shares = shares_of(self.working) if finding.passed else ()
-        self._drawn = count_drawn(self.working) if finding.passed else None
+        self._sound = self.working if finding.passed else None
 
     def run_watched(self) -> tuple[list[Outcome], Finding]:
         """An epoch without a fault, whose files are watched, and the finding on it."""

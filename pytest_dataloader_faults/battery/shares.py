@@ -14,7 +14,7 @@ from pytest_dataloader_faults._settings import SAMPLES, Settings
 from pytest_dataloader_faults._settings.jobs import TrialOptions
 from pytest_dataloader_faults._trial import take_reference
 from pytest_dataloader_faults._trial.factory import DatasetFactory
-from pytest_dataloader_faults.outcomes import Batch, Outcome, Pass, Reference
+from pytest_dataloader_faults.outcomes import Outcome, Pass, Reference
 from pytest_dataloader_faults.outcomes.agreement import (
     BY_FORM,
     Comparison,
@@ -23,7 +23,8 @@ from pytest_dataloader_faults.outcomes.agreement import (
     find_mask,
 )
 from pytest_dataloader_faults.outcomes.contract import Contract
-from pytest_dataloader_faults.outcomes.reference import Share, require_samples
+from pytest_dataloader_faults.outcomes.judge.expected import divide
+from pytest_dataloader_faults.outcomes.reference import require_samples
 from pytest_dataloader_faults.outcomes.refusals import FileHistory
 from pytest_dataloader_faults.steps import Epoch, arm_workers
 
@@ -37,31 +38,6 @@ _ENOUGH_SECONDS = 5.0
 """If reading the usual number of samples would take longer, fewer are checked."""
 _MOST_SHARED = 3 / 4
 """Workers that draw from few samples draw some of the same; two that read all share each."""
-
-
-def shares_of(fault_free: Outcome) -> tuple[Share, ...]:
-    """The samples of a stream that each worker delivered, if that is known."""
-    workers = fault_free.workers
-    files = {each.worker: len(each.files) for each in workers if each.worker is not None}
-    deliveries: dict[int, list[Batch]] = {worker: [] for worker in files}
-    for delivery in fault_free.delivered:
-        if delivery.worker is None or delivery.is_whole or fault_free.kind == "map":
-            return ()
-        deliveries.setdefault(delivery.worker, []).append(delivery)
-    return tuple(_share(each, deliveries[each], files.get(each, 0)) for each in sorted(deliveries))
-
-
-def _share(worker: int, deliveries: Sequence[Batch], files: int) -> Share:
-    digests = (digest for each in deliveries for digest in each.digests)
-    rows = (row for each in deliveries for row in each.rows)
-    return Share(worker, tuple(digests), files, tuple(rows))
-
-
-def count_drawn(fault_free: Outcome) -> int | None:
-    """How many samples its sampler drew, if it drew as many batches as its length says."""
-    (epoch,) = fault_free.epochs
-    has_length = fault_free.kind == "map" and len(epoch.drawn) == epoch.batches
-    return sum(map(len, epoch.drawn)) if has_length else None
 
 
 _TIMES, _LEAST_BYTES = 4, 8_000_000
@@ -81,14 +57,18 @@ def most_bytes_of(fault_free: Outcome | None) -> int | None:
 
 def count_own_samples(fault_free: Outcome, reference: Reference) -> int | None:
     """How many samples each worker delivers, if they are random and its own; or else None."""
-    shares, count = shares_of(fault_free), len(reference.samples)
-    if not shares[1:] or {len(each.samples) for each in shares} != {count}:
+    count = len(reference.samples)
+    workers = [
+        [row for batch in batches for row in batch.digests]
+        for batches in divide(fault_free).values()
+    ]
+    if not workers[1:] or {len(each) for each in workers} != {count}:
         return None
     files, *other_files = (each.files.keys() for each in fault_free.workers)
     if len(files) >= count and all(files == each for each in other_files):
         return None
     is_of_form = reference.comparison.by_form
-    contents = [] if is_of_form else [Counter(each.samples) for each in shares]
+    contents = [] if is_of_form else list(map(Counter, workers))
     if _repeat_the_reference(contents, Counter(reference.digests.values())):
         return None
     pairs = itertools.combinations(contents, 2)

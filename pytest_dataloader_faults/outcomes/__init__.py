@@ -18,7 +18,7 @@ from pytest_dataloader_faults.outcomes.records import (
     TrialRequest,
     WorkerDeath,
 )
-from pytest_dataloader_faults.outcomes.reference import Reference, Share
+from pytest_dataloader_faults.outcomes.reference import Reference
 from pytest_dataloader_faults.outcomes.refusals import Change, Refusal
 from pytest_dataloader_faults.outcomes.results import (
     Absence,
@@ -75,7 +75,6 @@ __all__ = (
     "Resources",
     "Sample",
     "SavedState",
-    "Share",
     "Stage",
     "StateOf",
     "TrialEnd",

@@ -12,26 +12,10 @@ from typing import Any
 from pytest_dataloader_faults.exceptions import InvalidArgumentError
 from pytest_dataloader_faults.outcomes.agreement import EXACT, Comparison, Sample
 from pytest_dataloader_faults.outcomes.contract import Contract
+from pytest_dataloader_faults.outcomes.records import TrialFacts
 
 _DISTINCT_SHARE = 0.9
 """The share of the rows of own batches that must be distinct."""
-
-
-@dataclass(frozen=True)
-class Share:
-    """The part of a stream that one worker returned in the fault-free run.
-
-    Attributes:
-        worker: The worker's id.
-        samples: The digest of each sample.
-        files: How many data files it opened or read.
-        parts: The digest of each row, if a stream makes its own batches.
-    """
-
-    worker: int
-    samples: tuple[str, ...]
-    files: int
-    parts: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -55,9 +39,8 @@ class Reference:
         readable: The same, or the length of the dataset if the loader has a custom sampler.
         batch_size: How many samples a batch may have; None if all samples are checked.
         stream_limit: After how many samples an endless stream was stopped; None if it ended.
-        shares: The part of a stream that each worker returned in the fault-free run, if known.
-        drawn: How many samples the sampler drew in the fault-free run, if it drew as many batches
-            as its length promises.
+        fault_free: A trial of one epoch without a fault, in which nothing was wrong; None if there
+            is none.
         duration: Seconds from the start of its process to its end.
         lost: Those of them in which it waited in vain for a process that it had forked.
         draws: What the sampler drew for each batch, pickled and in base64; empty for a stream.
@@ -89,8 +72,7 @@ class Reference:
     readable: int | None = field(default=None, compare=False)
     batch_size: int | None = field(default=None, compare=False)
     stream_limit: int | None = None
-    shares: tuple[Share, ...] = field(default=(), compare=False)
-    drawn: int | None = field(default=None, compare=False)
+    fault_free: TrialFacts | None = field(default=None, repr=False, compare=False)
     duration: float = field(default=0.0, compare=False)
     lost: float = field(default=0.0, compare=False)
     draws: tuple[str, ...] = field(default=(), repr=False, compare=False)

@@ -10,9 +10,9 @@ from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 from torch.utils.data._utils import fetch
 
 from pytest_dataloader_faults import check_dataset, run_trial
-from pytest_dataloader_faults.battery.shares import shares_of
 from pytest_dataloader_faults.exceptions import CheckFailedError, UnusableDatasetError
 from pytest_dataloader_faults.faults import ReadError
+from pytest_dataloader_faults.outcomes.judge.expected import divide
 from pytest_dataloader_faults.search import replay
 from support.datasets import Records, RecordStream
 from support.own_batches import (
@@ -211,10 +211,9 @@ def test_the_rows_of_a_frame_are_parts_of_samples(records):
 
 def test_the_rows_of_each_worker_are_known(records):
     outcome = run_trial(partial(over_own_batches, OwnBatches, records))
-    shares = shares_of(outcome)
-    assert [len(each.parts) for each in shares] == [10, 5]
+    by_worker = divide(outcome).values()
+    assert [sum(len(each.rows) for each in batches) for batches in by_worker] == [10, 5]
     rows = [row for each in outcome.delivered for row in each.rows]
-    assert sorted(rows) == sorted(row for each in shares for row in each.parts)
     assert len(set(rows)) == 15
 
 

@@ -236,28 +236,27 @@ def _stream_of_workers(samples):
 
 
 @rows(
-    ("kind", "samples", "count"),
+    ("samples", "count"),
     [
-        ("iterable", ("abcd", "efgh"), 4),
-        ("iterable", ("abcd", "bcde"), 4),
-        ("iterable", ("abcd", "abcd"), None),
-        ("iterable", ("abcd", "dcba"), None),
-        ("iterable", ("wxyz", "efgh"), 4),
-        ("iterable", ("wxyz", "yxyz"), None),
-        ("iterable", ("wwxx", "yyzz"), None),
-        ("iterable", ("wxxx", "efgh"), None),
-        ("iterable", ("abcw", "efgx"), 4),
-        ("iterable", ("abc", "efgh"), None),
-        ("iterable", ("abcd",), None),
-        ("map", ("abcd", "efgh"), None),
+        (("abcd", "efgh"), 4),
+        (("abcd", "bcde"), 4),
+        (("abcd", "abcd"), None),
+        (("abcd", "dcba"), None),
+        (("wxyz", "efgh"), 4),
+        (("wxyz", "yxyz"), None),
+        (("wwxx", "yyzz"), None),
+        (("wxxx", "efgh"), None),
+        (("abcw", "efgx"), 4),
+        (("abc", "efgh"), None),
+        (("abcd",), None),
     ],
 )
-def test_workers_of_a_stream_that_draws_have_samples_of_their_own(kind, samples, count):
+def test_workers_of_a_stream_that_draws_have_samples_of_their_own(samples, count):
     """They share three of four at most; if all are the same, it forgot to divide its data.
 
     A worker whose samples are all in the reference repeats it, unless one does as the main process.
     """
-    outcome = revised(_stream_of_workers(samples), kind=kind)
+    outcome = _stream_of_workers(samples)
 
     assert count_own_samples(outcome, stream_reference("w x y z")) == count
 

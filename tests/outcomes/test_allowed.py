@@ -19,12 +19,12 @@ from pytest_dataloader_faults.outcomes import (
     Wrong,
 )
 from pytest_dataloader_faults.outcomes.agreement import BY_FORM, ZEROS, Part, difference
-from pytest_dataloader_faults.outcomes.reference import Share
 from support.facts import (
     EIO,
     EPOCH_1,
     TRUNCATED,
     batch_of,
+    by_workers,
     map_reference,
     ordinary,
     raised,
@@ -113,6 +113,11 @@ def test_after_the_fault_nothing_may_be_missing():
     assert judge_trial(outcome, map_reference(), SKIPS).verdict == "poisoned"
 
 
+def _of_two_workers(files):
+    batches = [batch_of(None, rows) for rows in ("ab", "cd")]
+    return by_workers(batches[:1], batches[1:], files=files)
+
+
 @rows(
     ("epoch", "expected"),
     [
@@ -125,8 +130,7 @@ def test_after_the_fault_nothing_may_be_missing():
 def test_stream_may_lose_as_many_as_were_hit(epoch, expected):
     """Its samples have no index, so they are counted if each has its own file."""
     outcome = revised(ordinary(epoch, _fired(EIO, 0)), recovery=None)
-    shares = (Share(0, ("a", "b"), 2), Share(1, ("c", "d"), 2))
-    reference = replace(stream_reference("a b c d"), shares=shares)
+    reference = replace(stream_reference("a b c d"), fault_free=_of_two_workers(files=2))
 
     finding = judge_trial(outcome, reference, SKIPS)
     assert expected == finding.verdict
@@ -141,8 +145,7 @@ def test_stream_may_lose_as_many_as_were_hit(epoch, expected):
 def test_firings_that_are_not_listed_may_have_lost_samples_of_a_stream(unlisted, epoch, expected):
     """The list of firings is limited, but their number is not."""
     outcome = revised(ordinary(epoch, _fired(EIO, 0, unlisted=unlisted)), recovery=None)
-    shares = (Share(0, ("a", "b"), 2), Share(1, ("c", "d"), 2))
-    reference = replace(stream_reference("a b c d"), shares=shares)
+    reference = replace(stream_reference("a b c d"), fault_free=_of_two_workers(files=2))
 
     assert expected == judge_trial(outcome, reference, SKIPS).verdict
 
@@ -217,9 +220,9 @@ def test_worker_that_no_fault_hit_must_deliver_all_its_samples(samples_by_worker
     workers = tuple(WorkerFacts(worker, 7 + worker, 1, {}) for worker in samples_by_worker)
     outcome = ordinary(Pass(EPOCH_1, (), deliveries, complete=True), facts)
     outcome = revised(outcome, kind="iterable", recovery=None, processes=workers)
-    shares = (Share(0, ("a", "b"), 1), Share(1, ("c", "d"), 1))
+    reference = replace(stream_reference("a b c d"), fault_free=_of_two_workers(files=1))
 
-    judged = judge_trial(outcome, replace(stream_reference("a b c d"), shares=shares), SKIPS)
+    judged = judge_trial(outcome, reference, SKIPS)
     assert judged.verdict == verdict, judged.sentence
 
 
@@ -567,9 +570,9 @@ def _own_batches(batches_by_worker):
 def test_rows_of_a_worker_that_no_fault_hit_must_not_be_missing(batches_by_worker, verdict, text):
     """If workers divide the rows differently, it is unknown whose rows are missing."""
     expected = _own_batches({0: "ab cd", 1: "ef gh"})
-    shares = (Share(0, ("ab", "cd"), 1, tuple("abcd")), Share(1, ("ef", "gh"), 1, tuple("efgh")))
     parts = tuple(each.rows for each in expected)
-    reference = replace(stream_reference("ab cd ef gh"), shares=shares, parts=parts)
+    fault_free = by_workers(expected[:2], expected[2:], files=1)
+    reference = replace(stream_reference("ab cd ef gh"), fault_free=fault_free, parts=parts)
     workers = tuple(WorkerFacts(worker, 7 + worker, 1, {}) for worker in batches_by_worker)
     outcome = ordinary(
         Pass(EPOCH_1, (), _own_batches(batches_by_worker), complete=True), _fired(EIO, None)

@@ -33,6 +33,7 @@ from support.facts import (
     UNCLEAR,
     batch_of,
     batch_reference,
+    drawing,
     fired,
     map_reference,
     moment,
@@ -396,7 +397,8 @@ def _pass(drawn, batches=2):
 
 def _judged(*passes, drawn=4, kind="map"):
     outcome = revised(ordinary(passes[-1]), kind=kind, epochs=passes)
-    return judge_trial(outcome, replace(map_reference(), drawn=drawn))
+    fault_free = None if drawn is None else drawing(drawn)
+    return judge_trial(outcome, replace(map_reference(), fault_free=fault_free))
 
 
 @rows(

@@ -27,6 +27,7 @@ from support.facts import (
     batch_of,
     batch_reference,
     changed,
+    drawing,
     faulty,
     map_reference,
     of_map,
@@ -239,10 +240,10 @@ def test_a_length_that_counts_all_ranks(lengths, verdict):
 def test_a_length_of_batches_that_counts_all_ranks():
     """The length of a sampler counts if it is correct for a single process."""
     outcome = together(of_map((0, 2), batches=2), of_map((1, 3), batches=2))
-    reference = replace(REFERENCE, drawn=4, members=(replace(REFERENCE, drawn=None),) * 2)
+    reference = replace(REFERENCE, fault_free=drawing(4), members=(REFERENCE,) * 2)
 
     assert judge_trial(outcome, reference).cause is rules.LENGTH_OF_ALL
-    assert judge_trial(outcome, replace(reference, drawn=None)).verdict is Verdict.SURVIVED
+    assert judge_trial(outcome, replace(reference, fault_free=None)).verdict is Verdict.SURVIVED
 
 
 @pytest.mark.parametrize("reason", [Reason.FAILED, Reason.GONE])

@@ -51,6 +51,7 @@ from support.facts import (
     WHOLE,
     batch_of,
     changed,
+    drawing,
     faulty,
     fired,
     map_reference,
@@ -279,7 +280,7 @@ WRONG_RANK = replace(of_map((1, 3)), delivered=(batch_of((1, 3), ("d1", "d9")),)
 UNCLEAR_RANK = of_map((1, 3), exception=UNCLEAR, complete=False)
 WRONG = together(of_map((0, 2)), WRONG_RANK)
 TWICE = together(of_map((0, 1)), of_map((0, 1)))
-OF_RANKS = replace(REFERENCE, drawn=4, members=(replace(REFERENCE, drawn=None),) * 2)
+OF_RANKS = replace(REFERENCE, fault_free=drawing(4), members=(REFERENCE,) * 2)
 
 
 RANK_OUTCOMES = {

@@ -12,6 +12,7 @@ from pytest_dataloader_faults.outcomes import (
     Absence,
     Batch,
     FaultFacts,
+    FileCounts,
     Firing,
     FiringKind,
     LoadedState,
@@ -24,6 +25,7 @@ from pytest_dataloader_faults.outcomes import (
     SavedState,
     TrialEnd,
     TrialRequest,
+    WorkerFacts,
 )
 from pytest_dataloader_faults.outcomes.agreement import Comparison
 from pytest_dataloader_faults.outcomes.stages import DONE, RECOVERY, Phase, Stage
@@ -123,6 +125,22 @@ def ordinary(epoch: Pass, faults: tuple[FaultFacts, ...] = ()) -> Outcome:
         phase=DONE,
         duration=0.25,
     )
+
+
+def drawing(count: int) -> Outcome:
+    """An epoch without a fault whose sampler drew so many samples, in one batch as promised."""
+    return ordinary(Pass(EPOCH_1, (tuple(range(count)),), complete=True, batches=1))
+
+
+def by_workers(*batches: Iterable[Batch], files: int) -> Outcome:
+    """An epoch of a stream without a fault, of which each worker made these *batches*."""
+    delivered = [
+        replace(batch, worker=worker) for worker, each in enumerate(batches) for batch in each
+    ]
+    paths = dict.fromkeys(map(str, range(files)), FileCounts())
+    workers = tuple(WorkerFacts(worker, 7 + worker, 1, paths) for worker in range(len(batches)))
+    epoch = Pass(EPOCH_1, (), tuple(delivered), complete=True)
+    return revised(ordinary(epoch), kind="iterable", processes=workers)
 
 
 _PARTS = {"request": TrialRequest, "loader": LoaderFacts, "end": TrialEnd}

@@ -51,13 +51,22 @@ def find_shortfall(outcome: TrialFacts, reference: Reference) -> Finding | None:
     return None
 
 
+def count_drawn(fault_free: TrialFacts | None) -> int | None:
+    """How many samples the sampler drew in *fault_free*, if in as many batches as it promised."""
+    if fault_free is None:
+        return None
+    (epoch,) = fault_free.epochs
+    has_length = fault_free.kind == "map" and len(epoch.drawn) == epoch.batches
+    return sum(map(len, epoch.drawn)) if has_length else None
+
+
 def _describe_shortfall(epoch: Pass, reference: Reference) -> str:
     """What was drawn in *epoch*, if that is too little; otherwise empty."""
     if not epoch.complete:
         return ""
     if not epoch.drawn:
         return "no indices, so no samples were delivered" if reference.samples else ""
-    drawn, expected = sum(map(len, epoch.drawn)), reference.drawn or 0
+    drawn, expected = sum(map(len, epoch.drawn)), count_drawn(reference.fault_free) or 0
     if drawn >= expected or len(epoch.drawn) >= (epoch.batches or 0):
         return ""
     promised = pluralize(epoch.batches or 0, "batch")

@@ -7,14 +7,15 @@ their rows are in the reference, but none of the batches.
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
 from pytest_dataloader_faults.outcomes.agreement import EXACT, Comparison, Sample
-from pytest_dataloader_faults.outcomes.records import Pass
+from pytest_dataloader_faults.outcomes.records import Batch, Pass, TrialFacts
 from pytest_dataloader_faults.outcomes.reference import Reference
 
 
@@ -47,23 +48,28 @@ class Expected:
     @classmethod
     def from_reference(cls, reference: Reference, workers: int = 0) -> Expected:
         """What a trial with so many *workers* delivers if its samples are those of *reference*."""
-        shares = reference.shares if len(reference.shares) == workers else ()
         if reference.kind == "map":
             counts = Counter(reference.digests.values())
             return cls(dict(reference.samples), counts, reference.comparison)
         is_divisible = not reference.undivided_samples and reference.stream_limit is None
         rows = reference.rows if is_divisible else None
-        row_shares = {each.worker: Counter(each.parts) for each in shares}
+        batches_by_worker = divide(reference.fault_free)
+        known = batches_by_worker if len(batches_by_worker) == workers else {}
         return cls(
             None,
             Counter(reference.digests.values()),
             reference.comparison,
-            shares={each.worker: Counter(each.samples) for each in shares},
-            has_own_files=bool(reference.shares)
-            and all(each.files == len(each.samples) for each in reference.shares),
+            shares={worker: _count(each.digests for each in known[worker]) for worker in known},
+            has_own_files=_has_own_files(reference.fault_free, batches_by_worker),
             limit=reference.stream_limit,
             of_all_ranks=Counter(reference.undivided_samples),
-            rows=cls(None, rows, shares=row_shares) if rows else None,
+            rows=cls(
+                None,
+                rows,
+                shares={worker: _count(each.rows for each in known[worker]) for worker in known},
+            )
+            if rows
+            else None,
             batches={tuple(sorted(each)) for each in reference.parts},
         )
 
@@ -96,3 +102,32 @@ class Expected:
         others = [each for each in epoch.delivered if not self.counts.keys() >= {*each.digests}]
         has_rows = bool(others) and all(each.rows for each in epoch.delivered)
         return has_rows and not any(tuple(sorted(each.rows)) in self.batches for each in others)
+
+
+def divide(fault_free: TrialFacts | None) -> Mapping[int, Sequence[Batch]]:
+    """The batches of each worker of a stream in *fault_free*; empty if they are not known."""
+    if fault_free is None:
+        return {}
+    batches: dict[int, list[Batch]] = {
+        each.worker: [] for each in fault_free.workers if each.worker is not None
+    }
+    for batch in fault_free.delivered:
+        if batch.worker is None or batch.is_whole:
+            return {}
+        batches.setdefault(batch.worker, []).append(batch)
+    return batches
+
+
+def _count(digests: Iterable[Sequence[str]]) -> Counter[str]:
+    return Counter(itertools.chain.from_iterable(digests))
+
+
+def _has_own_files(
+    fault_free: TrialFacts | None, batches_by_worker: Mapping[int, Sequence[Batch]]
+) -> bool:
+    """Whether each worker used as many files as it made samples."""
+    files = {each.worker: len(each.files) for each in fault_free.workers} if fault_free else {}
+    return bool(batches_by_worker) and all(
+        files.get(worker, 0) == _count(each.digests for each in batches).total()
+        for worker, batches in batches_by_worker.items()
+    )

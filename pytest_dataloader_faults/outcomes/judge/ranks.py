@@ -21,6 +21,7 @@ from typing import Any, NamedTuple
 from pytest_dataloader_faults.faults.base import Effect
 from pytest_dataloader_faults.outcomes.agreement import Sample
 from pytest_dataloader_faults.outcomes.contract import Cause, Contract, Finding, Verdict
+from pytest_dataloader_faults.outcomes.judge.draws import count_drawn
 from pytest_dataloader_faults.outcomes.records import Pass, TrialFacts
 from pytest_dataloader_faults.outcomes.reference import Reference
 from pytest_dataloader_faults.outcomes.results import (
@@ -99,7 +100,7 @@ def reference_for(number: int, outcome: TrialFacts, reference: Reference) -> Ref
     if reference.kind == "map":
         return reference
     rows = itertools.chain(*map(_list_rows, outcome.ranks[number].epochs[:1]))
-    return replace(reference, samples=tuple(enumerate(map(Sample, rows))), shares=())
+    return replace(reference, samples=tuple(enumerate(map(Sample, rows))), fault_free=None)
 
 
 def judge_together(
@@ -229,10 +230,11 @@ def _find_wrong_lengths(outcome: TrialFacts, reference: Reference) -> Iterator[F
     """A rank whose length counts all ranks together."""
     passes = [each.epochs[0] for each in outcome.ranks if each.epochs]
     total = sum(each.sample_count for each in passes)
+    has_length = count_drawn(reference.fault_free) is not None
     for number, epoch in enumerate(passes):
         if outcome.kind == "map":
             delivered, length, noun = len(epoch.drawn), epoch.batches or 0, "batch"
-            is_wrong = reference.drawn is not None and delivered < length
+            is_wrong = has_length and delivered < length
         else:
             delivered, length, noun = epoch.sample_count, epoch.length or 0, "sample"
             is_wrong = delivered < length == total

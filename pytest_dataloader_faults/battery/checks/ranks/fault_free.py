@@ -15,7 +15,6 @@ from pytest_dataloader_faults._trial import repeat_if_killed
 from pytest_dataloader_faults._trial.ranks import run_ranks, take_references
 from pytest_dataloader_faults.battery.checks.ranks.generators import TWO_EPOCHS
 from pytest_dataloader_faults.battery.fault_free_run import FaultFreeRun, replay_of
-from pytest_dataloader_faults.battery.shares import count_drawn, shares_of
 from pytest_dataloader_faults.exceptions import UnusableDatasetError
 from pytest_dataloader_faults.faults import Fault
 from pytest_dataloader_faults.faults.collisions import Collisions
@@ -113,8 +112,9 @@ def reference_of_all(run: FaultFreeRun, references: Sequence[Reference]) -> Refe
     """The reference of *run*, with the *references* of its ranks."""
     if not references:
         return run.reference
-    is_whole, drawn = _is_whole(run.reference, references), count_drawn(run.working)
-    return replace(run.reference, members=tuple(references), is_whole=is_whole, drawn=drawn)
+    is_whole = _is_whole(run.reference, references)
+    reference = replace(run.reference, fault_free=run.working)
+    return replace(reference, members=tuple(references), is_whole=is_whole)
 
 
 def _is_whole(whole_reference: Reference, references: Sequence[Reference]) -> bool:
@@ -152,7 +152,7 @@ def _record(run: FaultFreeRun, *, shares_folder: bool) -> FaultFreeRanks:
         first_epochs = [replace(rank, passes=rank.passes[:1]) for rank in outcome.ranks]
         divided = _divide(references, first_epochs, run.reference)
         references = tuple(
-            replace(reference, shares=shares_of(rank), drawn=count_drawn(rank))
+            replace(reference, fault_free=rank)
             for reference, rank in zip(divided, first_epochs, strict=True)
         )
     return FaultFreeRanks(references, runs, shares_folder)
