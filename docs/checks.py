@@ -30,7 +30,7 @@ GROUPS = {
     "Writes": checks.WRITES,
     "File locks": checks.LOCKS,
     "Threads and processes": checks.THREADS,
-    "Connections": (*checks.NETWORK, *checks.HTTP),
+    "Hanging reads and connections": checks.network.NETWORK,
     "Checkpoints": checks.RESUME,
     "Several ranks": checks.RANKS,
     "Pinned memory": (checks.pin_memory,),

@@ -28,11 +28,8 @@ from pytest_dataloader_faults.report.model import Item, Report, item_of
 
 EXPECTED = Path(__file__).with_name("expected.txt")
 _OF_WRITES = ("write-error", "disk-full", "worker-killed-writing")
-_OF_CONNECTIONS = (
-    *("connect-error", "connection-reset", "connection-closed", "connection-hung"),
-    "http-error",
-)
-_OF_RANKS = (*("ranks-agree", "rank-stops"),)
+_OF_CONNECTIONS = ("connection-error", "http-error")
+_OF_RANKS = ("ranks-agree", "rank-stops")
 _OF_MEMORY = ("copy-on-write", "memory-exhaustion")
 _OF_STATES = ("resumes", "resumes-after-death")
 _OF_OTHERS = (*_OF_MEMORY, "thread-exhaustion")

@@ -140,8 +140,8 @@ class Watcher:
         """Watch what this process opens within a block, in which it makes or reads the dataset."""
         raise NotImplementedError
 
-    def begin(self, workers: int, unprovoked: tuple[str, ...]) -> None:
-        """That many *workers* start; *unprovoked*: as in ``Collisions``."""
+    def begin(self, workers: int) -> None:
+        """That many *workers* start, without a fault."""
         raise NotImplementedError
 
     def end(self, journal: Any) -> None:

@@ -30,7 +30,6 @@ from pytest_dataloader_faults._engine.system.temporary import SharedCount
 from pytest_dataloader_faults._engine.worker.arm import EndsWithParent
 from pytest_dataloader_faults._engine.worker.fetch_hooks import SeedSamples, seed_everything
 from pytest_dataloader_faults._engine.worker.session import WorkerSession
-from pytest_dataloader_faults._settings import EVERY_FILE
 from pytest_dataloader_faults._settings.jobs import NO_REPLAY, Job, ReferenceJob, TrialJob
 from pytest_dataloader_faults._trial import accelerator, loaders, process_group, resources
 from pytest_dataloader_faults._trial.driver import LoaderDriver, describe_error, idle_at_once
@@ -189,7 +188,7 @@ class TrialProcess:
         self._replay = NO_REPLAY
         self.prepare: Callable[[Any], None] | None = None
         """Called with the loader before a pass without faults."""
-        self._watchers = [make() for make in self.job.watchers]
+        self._watchers = [] if self.job.faults else [make() for make in self.job.watchers]
         self._epochs = 0
         self._is_over = True
         """Whether the latest epoch succeeded."""
@@ -335,7 +334,7 @@ class TrialProcess:
         return loader
 
     def _watch(self) -> contextlib.ExitStack:
-        """Watch what the main process opens, unless faults could hit a look at its descriptors."""
+        """Watch what the main process opens, unless a look at its descriptors would be counted."""
         watches = contextlib.ExitStack()
         for watcher in () if self._monitor else self._watchers:
             watches.enter_context(watcher.watch())
@@ -360,9 +359,8 @@ class TrialProcess:
     def _arm(self) -> None:
         if self.loader is not None:
             self.start_driver()
-            unprovoked = EVERY_FILE if self.job.faults else self.job.collisions.unprovoked
             for watcher in self._watchers:
-                watcher.begin(self.loader.num_workers, unprovoked)
+                watcher.begin(self.loader.num_workers)
         self._scope = self._outer_scope.enter_context(contextlib.ExitStack())
         self._monitor = self._armed
         self._scope.enter_context(monitor_iterators(self._monitor))

@@ -389,7 +389,7 @@ class Workload:
         if self.connections.paths:
             return NotApplicable(
                 f"its workers {verb} no data file, but they open network connections, which checks"
-                " such as connect-error cover"
+                " such as connection-error cover"
             )
         if hidden := unobserved_operations(self.fault_free.processes):
             return NotApplicable(f"its workers {verb} no data file that the engine sees: {hidden}")

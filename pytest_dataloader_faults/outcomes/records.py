@@ -20,7 +20,6 @@ from pytest_dataloader_faults.outcomes.stages import (
     Phase,
     Stage,
     StateOf,
-    VainWait,
 )
 from pytest_dataloader_faults.outcomes.text import call, describe_end, describe_exit
 from pytest_dataloader_faults.wire import (
@@ -452,8 +451,7 @@ class TrialFacts:
     def vain_waits(self) -> frozenset[str]:
         """Where a call waited for one of another worker, to provoke a race, and none followed."""
         paths = (each.vain_waits for job in self.jobs for each in job.workers)
-        names = (each.name for job in self.jobs for each in job.of(VainWait))
-        return frozenset(itertools.chain(names, *paths))
+        return frozenset(itertools.chain(*paths))
 
     def of(self, kind: type[ANote]) -> tuple[ANote, ...]:
         """The notes of one *kind*, in order."""

@@ -151,15 +151,4 @@ class Evidence(Note):
         raise NotImplementedError
 
 
-@dataclass(frozen=True)
-class VainWait(Note):
-    """A worker waited for a request of another one, to provoke a race, but none followed.
-
-    Attributes:
-        name: Of the connection.
-    """
-
-    name: str
-
-
-register(ChangedState, LoadedState, SavedState, VainWait)
+register(ChangedState, LoadedState, SavedState)

@@ -52,7 +52,7 @@ def _factory(folder, log, kind=Records):
 def test_items_use_the_data_of_the_first_one(tmp_path, run_check, kind):
     """Another check that passes or does not apply costs its own trial."""
     costs = []
-    for name in ("open-error", "read-error", "connect-error"):
+    for name in ("open-error", "read-error", "connection-error"):
         folder = write_records(tmp_path / name)
         result, cost = run_check(_factory(folder, run_check.log, kind), name)
         costs.append(cost)

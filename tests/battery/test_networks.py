@@ -2,32 +2,45 @@
 
 import functools
 import multiprocessing
+import os
 import signal
 import socket
+import ssl
+import tarfile
 import threading
 from collections import Counter
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+import filelock
 import pytest
 import torch
 from torch.utils.data import Dataset, get_worker_info
 
-from pytest_dataloader_faults import Verdict, check_dataset, run_trial, sweep
-from pytest_dataloader_faults.battery.checks.network.rules import SharedConnection, find_cause
+from pytest_dataloader_faults import Verdict, run_trial, sweep
+from pytest_dataloader_faults.battery.checks.network import (
+    ERROR_PAGE,
+    SharedConnection,
+    find_cause,
+)
 from pytest_dataloader_faults.exceptions import CheckFailedError
 from pytest_dataloader_faults.faults import ConnectError, ReadError
 from pytest_dataloader_faults.outcomes import Pass, WorkerDeath
-from support.datasets import Records
+from support.corpus.network import Served, served
 from support.facts import EIO, EPOCH_1, fired, ordinary, revised
 from support.network_datasets import (
+    BlamesFile,
     ByConnection,
     ByHttp,
-    ByProcess,
+    FromShards,
     OfItsLength,
+    RemembersMissing,
     RepeatsSample,
     RetriesOnce,
+    RetriesThrice,
+    SkipsMissing,
+    TakesItsFirstBytes,
     UnderLock,
     ZerosOnError,
     answer_squares,
@@ -69,28 +82,109 @@ def test_connections_are_counted():
 
 @pytest.fixture(name="url", scope="module")
 def _url(tmp_path_factory):
-    with http_server(write_samples(tmp_path_factory.mktemp("served"))) as url:
+    folder = write_samples(tmp_path_factory.mktemp("served"))
+    with tarfile.open(folder / "samples.tar", "w") as archive:
+        for path in sorted(folder.glob("*.bin")):
+            archive.add(path, path.name)
+    with http_server(folder, keep_alive=True) as url:
         yield url
 
 
-def test_a_reset_after_a_few_responses_finds_a_repeated_sample(url):
-    """A reset of each response lets the dataset raise an error: it has no sample yet."""
-    result = failure_of(functools.partial(RepeatsSample, url), "connection-reset")
-    assert "corrupted" == result.verdict, result.explanation
-    assert result.trials[-1].schedule[0].nth > 1
-
-
-def test_an_answer_is_cut_off_within_its_content(url):
-    """The result also says that file checks do not cover connections."""
-    result = result_of(lambda: OfItsLength(url), "connection-closed")
-    assert [0, 1024] == [each.schedule[0].after for each in result.trials]
+def test_file_checks_do_not_cover_connections(url):
+    result = result_of(lambda: OfItsLength(url), "connection-error")
     note, *_ = result.notes
     assert "made TCP connections to 127.0.0.1: file checks do not cover" in note
     assert str(urlsplit(url).port) not in note
 
 
+LATE = "503 after a few requests"
+
+
+@pytest.mark.parametrize(
+    ("kind", "verdicts"),
+    [
+        (RetriesThrice, {"404": "failed_cleanly", LATE: "failed_cleanly"}),
+        # A worker that requests one shard has no earlier sample.
+        (FromShards, {"404": "failed_cleanly"}),
+        (SkipsMissing, {"404": "survived", LATE: "failed_cleanly"}),
+        (RemembersMissing, {"404": "failed_cleanly", LATE: "failed_cleanly"}),
+    ],
+)
+def test_error_pages(kind, verdicts, url):
+    result = result_of(functools.partial(kind, url), "http-error")
+    assert result.passed, result.explanation
+    assert verdicts == _verdicts(result)
+    assert all(each.fired for each in result.trials)
+
+
+def _verdicts(result):
+    """The verdict of each scenario, as the explanation lists them."""
+    (line,) = [each for each in result.explanation.splitlines() if "tried: " in each]
+    tried = line.partition("tried: ")[2].rstrip(".").split("; ")
+    return {title: verdict.rstrip(")") for title, verdict in (each.split(" (") for each in tried)}
+
+
+@pytest.mark.parametrize(
+    ("kind", "check", "cause"),
+    [
+        (TakesItsFirstBytes, "http-error", ERROR_PAGE.phrase),
+        (RepeatsSample, "http-error", "returns a substitute for an unreadable sample"),
+        (RepeatsSample, "connection-error", "returns a substitute for an unreadable sample"),
+    ],
+)
+def test_defects_of_clients(kind, check, cause, url):
+    """An error of each response lets the dataset raise it: it has no sample to repeat yet."""
+    result = failure_of(functools.partial(kind, url), check)
+    assert (result.verdict, result.cause) == ("corrupted", cause), result.explanation
+
+
+def test_a_false_reason_is_found(url):
+    result = failure_of(functools.partial(BlamesFile, url), "http-error")
+    assert "failed_unclearly" == result.verdict
+    assert "blames 'FileNotFoundError'" in result.explanation
+    assert "answered with HTTP status 503 Service Unavailable" in result.explanation
+
+
+class Speaks(ByHttp):
+    """Sends *words*, and reads what comes."""
+
+    def __init__(self, words, address):
+        super().__init__("")
+        self.words = words
+        self.address = address
+
+    def read(self, url):
+        with socket.create_connection(self.address, timeout=60) as connection:
+            connection.sendall(self.words)
+            connection.shutdown(socket.SHUT_WR)
+            return read_all(connection)
+
+
+def _client_hello():
+    """The first bytes of a connection of TLS."""
+    incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+    client = ssl.create_default_context().wrap_bio(incoming, outgoing, server_hostname="h")
+    with pytest.raises(ssl.SSLWantReadError):
+        client.do_handshake()
+    return outgoing.read()
+
+
+@pytest.mark.parametrize(
+    ("words", "reason"),
+    [
+        (_client_hello(), "TLS connections, whose requests are encrypted"),
+        (b"get sample\r\n", "its workers send no HTTP/1.x request"),
+    ],
+    ids=["TLS", "other"],
+)
+def test_a_client_whose_requests_are_not_seen(words, reason):
+    with tcp_server(lambda connection: connection.sendall(read_all(connection))) as address:
+        result = result_of(functools.partial(Speaks, words, address), "http-error")
+    assert not result.applies
+    assert reason in result.explanation
+
+
 SILENT_COUNT = 4
-OF_ANSWERS = ["connection-reset", "connection-closed", "connection-hung"]
 
 
 class Numbers(Dataset):
@@ -143,14 +237,14 @@ def _greet(connection):
 
 def test_a_server_that_never_answers_has_no_answer_to_hold_back():
     with tcp_server(read_all) as address:
-        results = check_dataset(lambda: Session(address), only=OF_ANSWERS, on_fail=None)
-    assert [(False, False)] * len(OF_ANSWERS) == [(each.applies, each.failed) for each in results]
-    assert all("no server responded" in each.explanation for each in results)
+        result = result_of(lambda: Session(address), "hung-read")
+    assert (result.applies, result.failed) == (False, False)
+    assert "no server responded" in result.explanation
 
 
 def test_a_thread_that_listens_does_not_hang_the_dataset():
     with tcp_server(_greet) as address:
-        result = result_of(lambda: Listens(address), "connection-hung")
+        result = result_of(lambda: Listens(address), "hung-read")
     assert result.passed, result.explanation
     assert result.outcome.fired
 
@@ -178,7 +272,7 @@ class Wrong(Patient):
 def test_a_timeout_that_was_not_reached_is_noted():
     """The dataset passes since the loader gave up, so nobody saw what the dataset does."""
     with tcp_server(_greet) as address:
-        result = result_of(lambda: Patient(address), "connection-hung")
+        result = result_of(lambda: Patient(address), "hung-read")
     assert result.passed, result.explanation
     assert "so that timeout was not tested" in result.notes[-1]
     assert result.notes[-1] in result.explanation
@@ -186,7 +280,7 @@ def test_a_timeout_that_was_not_reached_is_noted():
 
 def test_advice_for_a_time_limit_is_for_those_without():
     with tcp_server(_greet) as address:
-        result = failure_of(lambda: Wrong(address), "connection-hung")
+        result = failure_of(lambda: Wrong(address), "hung-read")
     assert "failed_unclearly" == result.verdict
     assert "timeout=30" not in result.explanation
     assert "include the server's address" in result.explanation
@@ -213,7 +307,7 @@ class Alarmed(Numbers):
 def test_a_hidden_timeout_is_waited_for():
     """The trial that would say hung is run again, and that one counts alone."""
     with tcp_server(_greet) as address:
-        result = result_of(lambda: Alarmed(address), "connection-hung")
+        result = result_of(lambda: Alarmed(address), "hung-read")
     assert result.passed, result.explanation
     assert "no answer in time" in result.outcome.exception.text
     assert (True, 1) == (result.reproduced, len(result.trials))
@@ -221,7 +315,7 @@ def test_a_hidden_timeout_is_waited_for():
 
 def test_globs_of_files_leave_connections_alone(url):
     address = f"tcp{url.removeprefix('http')}"
-    result = failure_of(lambda: ZerosOnError(url), "connect-error", files=address)
+    result = failure_of(lambda: ZerosOnError(url), "connection-error", files=address)
     assert address == result.outcome.schedule[0].path
 
 
@@ -234,14 +328,34 @@ def test_sweep_lets_connections_fail(url):
     assert kinds == {"ConnectError", "ConnectionReset"}
 
 
+class ReadsBoth(Served):
+    """Reads a record from a file, and the same from a server, with a timeout: healthy."""
+
+    def __getitem__(self, index):
+        return super().__getitem__(index), self.paths[index].read_bytes()
+
+
+def test_files_and_connections_hang_apart(records, tmp_path):
+    with served(records, tmp_path):
+        result = result_of(lambda: ReadsBoth(records), "hung-read")
+    assert _verdicts(result) == dict.fromkeys(("files", "connections"), "failed_cleanly")
+
+
 CHECK, CONNECTION = "workers-agree", "uses a connection that was opened before the fork"
 
 
-class JoinsLate(ByConnection):
-    """One worker uses the connection only once the other one has used it."""
+class AtFork(ByConnection):
+    """Uses the connection that it opens when it is made, in all workers."""
 
     def __init__(self, folder: Path, address: tuple[str, int]) -> None:
         super().__init__(folder, address, in_worker=False)
+
+
+class JoinsLate(AtFork):
+    """One worker uses the connection only once the other one has used it."""
+
+    def __init__(self, folder: Path, address: tuple[str, int]) -> None:
+        super().__init__(folder, address)
         self.is_used = multiprocessing.Event()
 
     def __getitem__(self, index: int) -> Any:
@@ -254,7 +368,7 @@ class JoinsLate(ByConnection):
         return sample
 
 
-def test_workers_meet_at_a_connection_that_one_uses_later(records):
+def test_a_connection_that_one_worker_uses_later_is_shared(records):
     with tcp_server(answer_squares) as address:
         result = failure_of(lambda: JoinsLate(records, address), CHECK)
 
@@ -263,50 +377,53 @@ def test_workers_meet_at_a_connection_that_one_uses_later(records):
     assert f"two workers sent requests on a connection to {host}:{port}" in result.explanation
 
 
-class OnlyReports(ByConnection):
+class OnlyReports(AtFork):
     """Tells a server which samples it reads, and never wants an answer: healthy."""
-
-    def __init__(self, folder: Path, address: tuple[str, int]) -> None:
-        super().__init__(folder, address, in_worker=False)
 
     def __getitem__(self, index: int) -> Any:
         self.connection.sendall(b"%8d" % index)
         return index
 
 
-@pytest.mark.parametrize("make", [OnlyReports, UnderLock])
+class InOneWorker(AtFork):
+    """Uses the connection in the first worker only: healthy."""
+
+    def __getitem__(self, index: int) -> Any:
+        info = get_worker_info()
+        return (index, index**2) if info and info.id else super().__getitem__(index)
+
+
+class UnderFileLock(AtFork):
+    """Uses the connection while it has locked a file, for which it waits briefly: healthy."""
+
+    def __getitem__(self, index: int) -> Any:
+        with filelock.FileLock(self.paths[0].parent.parent / "lock", timeout=0.3):
+            return super().__getitem__(index)
+
+
+@pytest.mark.parametrize("make", [OnlyReports, InOneWorker, UnderLock, UnderFileLock])
 def test_a_connection_that_no_other_worker_disturbs_is_healthy(records, make):
-    """Nobody waits for an answer, or nobody else sends while a worker has the lock."""
+    """Nobody waits for an answer, or nobody else sends while a worker does."""
     with tcp_server(read_all if make is OnlyReports else answer_squares) as address:
         result = result_of(lambda: make(records, address), CHECK)
 
     assert result.passed, result.explanation
 
 
-def test_pipes_to_a_process_from_before_the_fork_are_named(records):
-    result = failure_of(lambda: ByProcess(records), CHECK)
-
-    assert result.cause == CONNECTION
-    assert "a pipe from another process" in result.explanation
-
-
-class OwnQueue(Records):
-    """Has a queue, whose pipe is for several processes; samples differ in workers."""
-
-    def __init__(self, folder: Path) -> None:
-        super().__init__(folder)
-        self.queue = multiprocessing.Queue()
+class WithoutSockets(AtFork):
+    """Uses the connection as C code does, past Python's sockets, and compares no answer."""
 
     def __getitem__(self, index: int) -> Any:
-        return index, get_worker_info() is None
+        os.write(self.connection.fileno(), b"%8d" % index)
+        is_worker = get_worker_info() is not None
+        return os.read(self.connection.fileno(), 8) if is_worker else index
 
 
-def test_a_queue_is_made_to_be_shared(records):
-    result = failure_of(lambda: OwnQueue(records), CHECK)
+def test_a_connection_that_c_code_uses_may_be_the_cause(records):
+    with tcp_server(answer_squares) as address:
+        result = failure_of(lambda: WithoutSockets(records, address), CHECK)
 
-    assert result.verdict == "corrupted"
-    assert not result.outcome.of(SharedConnection)
-    assert result.cause != CONNECTION
+    assert (result.verdict, result.cause) == ("corrupted", CONNECTION)
 
 
 _SHARED = (SharedConnection("a connection to 127.0.0.1:9000"),)

@@ -80,7 +80,7 @@ PLANS = {
     "writes elsewhere": ("write-error", _workload({DATA: WRITTEN})),
     "writes nothing": ("write-error", READS),
     "written before": ("write-error", replace(READS, cached=(DATA,))),
-    "no connection": ("connect-error", READS),
+    "no connection": ("connection-error", READS),
     "in workers only": ("read-before-fork", replace(READS, in_workers_only=True)),
     "a stream": ("copy-on-write", _of_length(None, kind="iterable")),
     "its own sampler": ("copy-on-write", _of_length(None)),
@@ -160,7 +160,6 @@ def test_reasons_why_checks_do_not_apply(golden):
         "recovers-after-read-error": revised(trial, faults=unfired(EIO)),
         "closed-descriptor": revised(trial, schedule=(closed.fault,), faults=(closed,)),
         "descriptor-exhaustion": revised(trial, faults=fired(EXHAUSTED, path=None), timed_out=True),
-        "connection-reset": revised(trial, faults=(FaultFacts(EIO, 0),)),
         "memory-exhaustion": revised(trial, faults=(FaultFacts(faults.MemoryExhaustion(), 0),)),
     }
     second = CHECKS["thread-exhaustion"].plan_scenarios(

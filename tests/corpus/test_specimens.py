@@ -24,7 +24,7 @@ from pytest_dataloader_faults.battery.checks.before_init import BEFORE_INIT
 from pytest_dataloader_faults.battery.checks.listings import LISTINGS
 from pytest_dataloader_faults.battery.checks.locks import LOCKS
 from pytest_dataloader_faults.battery.checks.memory import MEMORY
-from pytest_dataloader_faults.battery.checks.network import HTTP, NETWORK
+from pytest_dataloader_faults.battery.checks.network import NETWORK
 from pytest_dataloader_faults.battery.checks.threads import THREADS
 from pytest_dataloader_faults.battery.checks.writes import WRITES
 from pytest_dataloader_faults.faults import WorkerKilled
@@ -43,7 +43,7 @@ VERDICTS = {case.verdict: case for case in reversed(CASES)}
 """The first case of each."""
 OFTEN = [case for case in (*OF_CHECK.values(), *VERDICTS.values()) if case.check != "copy-on-write"]
 """Specimens of every run. For copy-on-write, see test_copy_on_write.py."""
-_RARE = (*WRITES, *LOCKS, *THREADS, *NETWORK, *HTTP, *MEMORY)
+_RARE = (*WRITES, *LOCKS, *THREADS, *NETWORK, *MEMORY)
 RARE = {check.name for check in _RARE if check.name != "copy-on-write"} | {
     *("listing-order", "pin-memory"),
     *("read-error-transient", "worker-killed-reading"),
@@ -127,11 +127,11 @@ _WITHOUT_FAULTS = (
     *("resumes", "resumes-after-death", "ranks-agree"),
 )
 """Their deaths and holds are no faults of files: see the modules that test them."""
-_OF_OTHER_OPERATIONS = (*NETWORK, *HTTP, *LISTINGS, *LOCKS, *THREADS, *MEMORY)
+_OF_OTHER_OPERATIONS = (*NETWORK, *LISTINGS, *LOCKS, *THREADS, *MEMORY)
 OF_SPECIMENS = [each for each in _OF_OTHER_OPERATIONS if each.name != "copy-on-write"]
 """The healthy stream shows nothing of their faults. For copy-on-write, see test_copy_on_write.py.
 """
-FIRST_OF_EACH = [each[0] for each in (NETWORK, HTTP, LISTINGS, LOCKS, THREADS)] + [MEMORY[-1]]
+FIRST_OF_EACH = [each[0] for each in (NETWORK, LISTINGS, LOCKS, THREADS)] + [MEMORY[-1]]
 FAULTY = [
     name
     for name, check in CHECKS.items()

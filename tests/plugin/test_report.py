@@ -29,7 +29,7 @@ from support.plugin_datasets import ZerosOnError, ZerosOnce
 pytestmark = pytest.mark.dataloader_faults(only=["workers-agree", "open-error"])
 one = pytest.mark.dataloader_faults(only="open-error")
 
-@pytest.mark.dataloader_faults(only=["workers-agree", "open-error", "connect-error"])
+@pytest.mark.dataloader_faults(only=["workers-agree", "open-error", "connection-error"])
 @pytest.mark.parametrize("kind", [Records, ZerosOnError])
 def test_files(fault_check, records, kind):
     fault_check(lambda: kind(records))
@@ -107,12 +107,12 @@ EXPECTED = {
     "files[Records]": {
         "workers-agree": "passed survived",
         "open-error": "passed failed_cleanly",
-        "connect-error": "not_applicable",
+        "connection-error": "not_applicable",
     },
     "files[ZerosOnError]": {
         "workers-agree": "passed survived",
         "open-error": "failed corrupted",
-        "connect-error": "not_applicable",
+        "connection-error": "not_applicable",
     },
     "fixture": UNASKED,
     "own[-1]": UNASKED,
@@ -183,7 +183,7 @@ def test_each_item_has_properties_in_junit(ran):
     assert failed["fault"].startswith("OpenError(path=")
     assert float(failed["duration"]) > 0
     assert cases["test_factory[workers-agree]"]["verdict"] == "not_exercised"
-    for name in ("files[connect-error-Records]", "fixture[open-error]", "own[workers-agree-1]"):
+    for name in ("files[connection-error-Records]", "fixture[open-error]", "own[workers-agree-1]"):
         assert cases[f"test_{name}"].keys() & {"check", "verdict", "passed"} == {"check"}
 
 

@@ -4,13 +4,12 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from pytest_dataloader_faults import Verdict
-from pytest_dataloader_faults.battery.checks import _epochs, listings
+from pytest_dataloader_faults.battery.checks import _epochs, listings, network
 from pytest_dataloader_faults.battery.checks import ranks as rank_checks
 from pytest_dataloader_faults.battery.checks.before_init import rules as before_init
 from pytest_dataloader_faults.battery.checks.locks import rules as lock_rules
 from pytest_dataloader_faults.battery.checks.memory import exhaustion
 from pytest_dataloader_faults.battery.checks.memory import rules as memory_rules
-from pytest_dataloader_faults.battery.checks.network import rules as network_rules
 from pytest_dataloader_faults.battery.checks.ranks import generators
 from pytest_dataloader_faults.battery.checks.resume import rules
 from pytest_dataloader_faults.battery.checks.threads import rules as thread_rules
@@ -42,7 +41,7 @@ MODULES = (
     exhaustion,
     *(ranks, rank_checks, generators, draws, compare, before_init, _epochs, listings),
     refusals,
-    *(network_rules, write_rules),
+    *(network, write_rules),
 )
 
 
@@ -60,9 +59,9 @@ def all_causes() -> Iterator[Cause]:
 
 
 def _cause_of_connection() -> Cause:
-    notes = (network_rules.SharedConnection("a connection to 127.0.0.1:9000"),)
+    notes = (network.SharedConnection("a connection to 127.0.0.1:9000"),)
     outcome = revised(ordinary(Pass(EPOCH_1, complete=True)), notes=notes)
-    cause = network_rules.find_cause(outcome, Verdict.CORRUPTED, outcome)
+    cause = network.find_cause(outcome, Verdict.CORRUPTED, outcome)
     assert cause is not None
     return cause
 

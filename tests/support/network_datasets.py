@@ -9,8 +9,6 @@ import multiprocessing
 import os
 import re
 import socket
-import subprocess
-import sys
 import time
 import urllib.request
 from collections.abc import Iterator
@@ -26,8 +24,6 @@ from torch.utils.data import Dataset, IterableDataset, get_worker_info
 from support.datasets import Records
 
 COUNT, SIZE = 8, 4000
-_PATIENCE = 0.05
-"""Seconds in which the other worker sends its request."""
 
 
 def write_samples(folder: Path) -> Path:
@@ -167,32 +163,6 @@ def answer_squares(connection: socket.socket) -> None:
     """Return the square of each number, in the order of the requests."""
     while data := connection.recv(_FRAME, socket.MSG_WAITALL):
         connection.sendall(b"%8d" % (int(data) ** 2))
-
-
-_PROGRAM = f"""
-import os, select
-while data := os.read(0, {_FRAME}):
-    if select.select([0], [], [], {_PATIENCE})[0]:
-        data += os.read(0, {_FRAME})
-    for number in reversed(data.split()):
-        os.write(1, b"%8d" % (int(number) ** 2))
-"""
-
-
-class ByProcess(Records):
-    """Has a process of its own compute each sample, which it starts when it is made."""
-
-    def __init__(self, folder: Path) -> None:
-        super().__init__(folder)
-        command, pipe = [sys.executable, "-c", _PROGRAM], subprocess.PIPE
-        self.process = subprocess.Popen(command, stdin=pipe, stdout=pipe, bufsize=0)
-
-    def __getitem__(self, index: int) -> Any:
-        numbers, squares = self.process.stdin, self.process.stdout
-        assert numbers
-        assert squares
-        numbers.write(b"%8d" % index)
-        return index, int(squares.read(_FRAME))
 
 
 _PAUSE = 0.01

@@ -67,23 +67,6 @@ def observe_fetches(listener: FetchListener, *, samples: bool, seed: int | None 
         kind.__init__ = _wrap_maker(kind.__init__, listener, observe)  # type: ignore[method-assign]
 
 
-def precede_fetches(call: Callable[[], None]) -> None:
-    """Call *call* before each fetch of this process, and of those that it forks from now on."""
-    from torch.utils.data._utils import fetch
-
-    for kind in (fetch._MapDatasetFetcher, fetch._IterableDatasetFetcher):
-        kind.fetch = _with_call(kind.fetch, call)  # type: ignore[method-assign]
-
-
-def _with_call(fetch: Callable[..., Any], call: Callable[[], None]) -> Callable[..., Any]:
-    @functools.wraps(fetch)
-    def call_and_fetch(self: Any, index: Any) -> Any:
-        call()
-        return fetch(self, index)
-
-    return call_and_fetch
-
-
 def _with_reports(fetch: Callable[..., Any], listener: FetchListener) -> Callable[..., Any]:
     @functools.wraps(fetch)
     def fetch_and_report(self: Any, index: Any) -> Any:

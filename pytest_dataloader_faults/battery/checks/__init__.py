@@ -11,6 +11,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from pytest_dataloader_faults._arguments import suggest_name
+from pytest_dataloader_faults.battery.checks import network
 from pytest_dataloader_faults.battery.checks._base import WORKERS_AGREE as WORKERS_AGREE
 from pytest_dataloader_faults.battery.checks._base import Check as Check
 from pytest_dataloader_faults.battery.checks._base import Scenario as Scenario
@@ -26,13 +27,6 @@ from pytest_dataloader_faults.battery.checks.listings import LISTINGS
 from pytest_dataloader_faults.battery.checks.locks import LOCKS, LockTrials
 from pytest_dataloader_faults.battery.checks.memory import MEMORY
 from pytest_dataloader_faults.battery.checks.memory.exhaustion import ExhaustionJudge
-from pytest_dataloader_faults.battery.checks.network import (
-    HTTP,
-    NETWORK,
-    note_on_connections,
-    watch_connections,
-)
-from pytest_dataloader_faults.battery.checks.network import rules as network_rules
 from pytest_dataloader_faults.battery.checks.ranks import RANKS, RankTrials
 from pytest_dataloader_faults.battery.checks.resume import RESUME
 from pytest_dataloader_faults.battery.checks.threads import THREADS
@@ -52,7 +46,7 @@ CHECKS: dict[str, Check] = {
     check.name: check
     for group in (
         *(EPOCHS, MEMORY, FAULTS, BEFORE_INIT, LISTINGS, WRITES, LOCKS, THREADS),
-        *(NETWORK, HTTP, RESUME, RANKS, (pin_memory,)),
+        *(network.NETWORK, RESUME, RANKS, (pin_memory,)),
     )
     for check in group
 }
@@ -64,15 +58,15 @@ JUDGES = (
     BeforeInitJudge,
     ThreadsJudge,
     ExhaustionJudge,
-    network_rules.MissingObjectJudge,
+    network.MissingObjectJudge,
 )
 """The judges of trials that are judged by rules of their own."""
 CAUSE_RULES = CauseRules(
-    (write_rules.find_cause, network_rules.find_cause), {HttpError: network_rules.ERROR_PAGE}
+    (write_rules.find_cause, network.find_cause), {HttpError: network.ERROR_PAGE}
 )
-RUN_NOTES: tuple[Callable[[FaultFreeRun], tuple[str, ...]], ...] = (note_on_connections,)
+RUN_NOTES: tuple[Callable[[FaultFreeRun], tuple[str, ...]], ...] = (network.note_on_connections,)
 """What packages of checks have to say about a dataset, whichever check runs."""
-WATCHERS: tuple[Callable[[], Watcher], ...] = (watch_connections,)
+WATCHERS: tuple[Callable[[], Watcher], ...] = (network.watch_connections,)
 """What they watch in each trial."""
 HOOK = "pytest_dataloader_faults_checks"
 """The pytest hook that returns the checks of a user."""
@@ -103,6 +97,8 @@ OLD_NAMES: dict[str, str] = {
     "abandoned-epoch": "persistent-workers",
     "leftover-files": "two-epochs",
     "resource-growth": "persistent-workers",
+    **dict.fromkeys(("connect-error", "connection-reset", "connection-closed"), "connection-error"),
+    "connection-hung": "hung-read",
 }
 """The checks that were once several: the present name by the old one, for the error about it."""
 

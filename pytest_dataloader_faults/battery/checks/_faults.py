@@ -8,7 +8,6 @@ from pytest_dataloader_faults import faults
 from pytest_dataloader_faults.battery.checks._base import (
     FLIPS,
     HALF,
-    PATIENCE,
     Check,
     Plan,
     Planned,
@@ -23,7 +22,6 @@ from pytest_dataloader_faults.faults.globs import GlobMatcher
 from pytest_dataloader_faults.outcomes import Outcome
 from pytest_dataloader_faults.outcomes.judge.errors import torch_dropped_a_batch
 from pytest_dataloader_faults.outcomes.text import pluralize
-from pytest_dataloader_faults.steps import Epoch, arm_workers
 
 _HALVES = 2
 _ALL_CUT = 1000
@@ -92,12 +90,6 @@ def _corrupted_files(workload: Workload) -> Planned:
         Scenario(faults=(every_file,), title="every file"),
         Scenario(faults=(one_file,), title="one file"),
     )
-
-
-def _hung_reads(workload: Workload) -> faults.Fault:
-    if not workload.readers:
-        raise workload.no_target("read")
-    return faults.HungRead(workload.read.path)
 
 
 def _killed_halfway(workload: Workload) -> faults.Fault:
@@ -213,12 +205,6 @@ FAULTS = (
         "handles a descriptor that is closed while the dataset uses it",
         on("read", faults.ClosedDescriptor),
         scenario=Scenario(require_effect=_require_descriptor),
-    ),
-    Check(
-        "hung-read",
-        "raises an error in time when the storage does not respond",
-        _hung_reads,
-        scenario=Scenario(processes=arm_workers(Epoch(patience=PATIENCE))),
     ),
     Check(
         "descriptor-exhaustion",

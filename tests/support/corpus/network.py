@@ -160,10 +160,9 @@ _AT_ONCE = "fails_without_fault: two workers sent requests on a connection to 12
 CASES: tuple[Case, ...] = (
     Case("A9", SessionInInit, "workers-agree", _AT_ONCE, SessionOfWorker),
     Case("A9", SessionInInit, "workers-agree", _AT_ONCE, SessionUnderLock, _OF_FORKED),
-    Case("N1", ZerosIfRefused, "connect-error", "corrupted: identical", Served),
-    Case("N1", ZerosIfRefused, "connection-reset", "corrupted: identical", Served),
-    Case("N2", ToTheEnd, "connection-closed", "corrupted: is wrong", OfItsLength, _OF_LENGTH),
-    Case("N3", WithoutLimit, "connection-hung", "hung: without a timeout", Served),
+    Case("N1", ZerosIfRefused, "connection-error", "corrupted: identical", Served),
+    Case("N2", ToTheEnd, "connection-error", "corrupted: is wrong", OfItsLength, _OF_LENGTH),
+    Case("N3", WithoutLimit, "hung-read", "hung: without a timeout", Served),
     Case("N4", TakesErrorPage, "http-error", "corrupted: ", Served),
     Case("N5", ZerosIfMissing, "http-error", "corrupted: identical (all zeros)", AnyErrorIfMissing),
 )

@@ -1,21 +1,46 @@
-"""Checks of what a dataset does if a server refuses, breaks off or fails to answer. Pure."""
+"""Checks of what a dataset does if a server refuses, breaks off or fails to answer. Pure.
+
+Some facts about a missing object. 404 and 410 are answers of a server that works: the object does
+not exist, and the next attempt will not find it either. So a dataset may skip the object, raise
+whatever error it has for a missing sample, and remember the answer. But a page, zeros or anything
+else that is no sample of the reference must not take its place.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import partial
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from http import HTTPStatus
 from typing import TYPE_CHECKING
 
-from pytest_dataloader_faults import faults
-from pytest_dataloader_faults.battery.checks._base import PATIENCE, Check, Scenario, Scenarios
-from pytest_dataloader_faults.battery.checks.network.rules import find_wait_without_timeout
+from pytest_dataloader_faults.battery.checks._base import PATIENCE, Scenario, check
 from pytest_dataloader_faults.battery.workload import NotApplicable, Workload
+from pytest_dataloader_faults.faults import (
+    ConnectError,
+    ConnectionClosed,
+    ConnectionReset,
+    HttpError,
+    HungRead,
+)
 from pytest_dataloader_faults.faults.addresses import host_of
-from pytest_dataloader_faults.faults.http import TLS_CONNECTION, HttpError
+from pytest_dataloader_faults.faults.http import TLS_CONNECTION
+from pytest_dataloader_faults.faults.network import UNLIMITED_WAITS
 from pytest_dataloader_faults.outcomes import Outcome
+from pytest_dataloader_faults.outcomes.contract import Cause, Contract, Finding, Verdict
+from pytest_dataloader_faults.outcomes.judge import Judge
+from pytest_dataloader_faults.outcomes.judge.compare import has_unknown_sample
+from pytest_dataloader_faults.outcomes.judge.hangs import loader_timed_out
+from pytest_dataloader_faults.outcomes.judge.starts import (
+    is_not_forked,
+    sending_cause,
+    start_cause,
+)
+from pytest_dataloader_faults.outcomes.records import TrialFacts
+from pytest_dataloader_faults.outcomes.reference import Reference
+from pytest_dataloader_faults.outcomes.stages import Evidence
 from pytest_dataloader_faults.outcomes.text import join_some
 from pytest_dataloader_faults.steps import Epoch, arm_workers
+from pytest_dataloader_faults.wire import register
 
 if TYPE_CHECKING:
     from pytest_dataloader_faults._settings.jobs import Watcher
@@ -31,6 +56,134 @@ _ENCRYPTED = (
 _NO_REQUEST = "its workers send no HTTP/1.x request on a connection that the engine can see"
 _FEW_RESPONSES = "its workers receive too few responses to have samples before a failing one"
 _FILE_CHECKS_ONLY = "file checks do not cover data from these connections"
+_CHECK_STATUS = (
+    "Check the status of a response before you use its body: call response.raise_for_status(), or"
+    " with urllib3 compare response.status. Let that error reach the loader, or retry 429 and 503 a"
+    " few times and then raise it"
+)
+ERROR_PAGE = Cause(
+    "uses the error page of a server as data",
+    "The page that a server sent with an error status became part of a sample. Check the status"
+    " before you use the body: call response.raise_for_status(), or with urllib3 raise an error"
+    " unless response.status is 200",
+    fix="call response.raise_for_status() before you use the body",
+)
+NO_TIMEOUT = Cause(
+    "waits for a server without a timeout",
+    "Set a timeout in the client, for example requests.get(url, timeout=30), urlopen(url,"
+    " timeout=30) or socket.setdefaulttimeout(30). Servers do disappear without closing the"
+    " connection",
+    fix="set a timeout in the client, such as requests.get(url, timeout=30)",
+)
+_CONNECTION = "uses a connection that was opened before the fork"
+_SHARED_CONNECTION = (
+    "The dataset opened {} before the workers started, and they all used it, so that one may get"
+    " the answer for another: open it in the worker, on first access"
+)
+_MISSING = (HTTPStatus.NOT_FOUND, HTTPStatus.GONE)
+_ANSWERED = "nothing but samples of the reference was delivered; a missing object may be skipped"
+_OF_CONNECTION = (Verdict.CORRUPTED, Verdict.FAILS_WITHOUT_FAULT, Verdict.POISONED)
+
+
+def find_wait_without_timeout(outcome: TrialFacts, _: Reference) -> Finding | None:
+    """A wait that only the loader's timeout ended, because the client has none."""
+    waits = sorted({path for each in outcome.workers for path in each.counts_of(UNLIMITED_WAITS)})
+    if not waits or not loader_timed_out(outcome):
+        return None
+    sentence = (
+        f"a worker waited for a response from {waits[0]} without a timeout of its own; only the"
+        " loader's timeout, which this check sets, ended the wait"
+    )
+    return Finding(Verdict.HUNG, sentence)
+
+
+@check(
+    "hung-read",
+    "raises an error in time when the storage or a server does not respond",
+    rule=find_wait_without_timeout,
+    scenario=Scenario(processes=arm_workers(Epoch(patience=PATIENCE))),
+)
+def hung_read(workload: Workload) -> Iterator[Scenario]:
+    """Files and connections apart: a client has a timeout, but a read of a file cannot have one."""
+    has_files, has_connections = bool(workload.readers), bool(workload.connections.paths)
+    if not (has_files or has_connections):
+        raise workload.no_target("read")
+    is_both = has_files and has_connections
+    if has_files:
+        title = "files" if is_both else ""
+        yield Scenario(faults=(HungRead(workload.read.path),), title=title)
+    if has_connections:
+        yield Scenario(
+            faults=(HungRead(workload.connections.path),),
+            title="connections" if is_both else "",
+            require_effect=_require_response,
+        )
+
+
+@check("connection-error", "handles a server that refuses, closes or resets connections")
+def connection_error(workload: Workload) -> Iterator[Scenario]:
+    """Before there is a connection, within the content of a response, and after a few responses.
+
+    The second one shows whether a dataset takes what came for all of it, and the third one whether
+    it returns a sample again that it has by then.
+    """
+    path = workload.connections.path
+    yield Scenario(faults=(ConnectError(path),), title="refused")
+    yield Scenario(
+        faults=(ConnectionClosed(path, after=_WITHIN),),
+        title=f"closed after {_WITHIN} bytes of a response",
+        require_effect=_require_response,
+    )
+    yield Scenario(
+        faults=(ConnectionReset(path, nth=_nth_response(workload)),),
+        title="reset after a few responses",
+        require_effect=_require_firing,
+    )
+
+
+@check(
+    "http-error",
+    "handles a server that responds with an error page",
+    advice=_CHECK_STATUS,
+)
+def http_error(workload: Workload) -> Iterator[Scenario]:
+    """For good, since several equal placeholders can be recognized, but a single one cannot.
+
+    What does not exist is missing from the start. An overloaded server comes to be so, when the
+    dataset has samples that it could return again.
+    """
+    path = workload.connections.path
+    missing = HttpError(path, int(HTTPStatus.NOT_FOUND))
+    yield Scenario(faults=(missing,), title="404", require_effect=_require_request)
+    nth, status = _nth_response(workload), int(HTTPStatus.SERVICE_UNAVAILABLE)
+    unavailable = HttpError(path, status, retry_after=0, nth=nth)
+    yield Scenario(
+        faults=(unavailable,), title="503 after a few requests", require_effect=_require_firing
+    )
+
+
+def _nth_response(workload: Workload) -> int:
+    """The number of a response before which a worker has correct samples."""
+    return max(2, workload.fetches)
+
+
+def _require_firing(_: Workload, outcome: Outcome) -> None:
+    if not outcome.fired:
+        raise NotApplicable(_FEW_RESPONSES)
+
+
+def _require_response(_: Workload, outcome: Outcome) -> None:
+    """Logs, probes and telemetry only send. A session from before the fork is not monitored."""
+    if not any(each.matched for each in outcome.faults):
+        raise NotApplicable(_NO_RESPONSE)
+
+
+def _require_request(_: Workload, outcome: Outcome) -> None:
+    if not any(each.matched for each in outcome.faults):
+        raise NotApplicable(_ENCRYPTED if TLS_CONNECTION in outcome.unobserved else _NO_REQUEST)
+
+
+NETWORK = (hung_read, connection_error, http_error)
 
 
 def note_on_connections(run: FaultFreeRun) -> tuple[str, ...]:
@@ -52,101 +205,92 @@ def watch_connections() -> Watcher:
     return SharedConnections()
 
 
-def _on_connections(
-    *kinds: tuple[str, Callable[..., faults.Fault]],
-) -> Callable[[Workload], Scenarios]:
-    def plan(workload: Workload) -> Scenarios:
-        path = workload.connections.path
-        return tuple(Scenario(faults=(make(path),), title=title) for title, make in kinds)
+@dataclass(frozen=True)
+class SharedConnection(Evidence):
+    """A connection or pipe from before the workers started, on which data arrived while they ran.
 
-    return plan
+    Attributes:
+        name: What it leads to, such as ``"a connection to 127.0.0.1:9000"``.
+        is_shared: Whether workers sent something on it without a lock, and one wanted an answer.
+    """
 
+    name: str
+    is_shared: bool = False
 
-def _after_some(workload: Workload, kind: Callable[..., faults.Fault], title: str) -> Scenario:
-    """*kind*, once a worker has correct samples, which it could return again."""
-    fault = kind(workload.connections.path, nth=max(2, workload.fetches))
-    return Scenario(faults=(fault,), title=title, require_effect=_require_firing)
+    @property
+    def cause(self) -> Cause:
+        """The cause, if the dataset fails because its workers share the connection."""
+        advice = _SHARED_CONNECTION.format(self.name)
+        return Cause(_CONNECTION, advice, fix="open the connection in the worker, on first access")
 
-
-def _require_firing(_: Workload, outcome: Outcome) -> None:
-    if not outcome.fired:
-        raise NotApplicable(_FEW_RESPONSES)
-
-
-def _plan_resets(workload: Workload) -> Scenarios:
-    early = _closed_early(faults.ConnectionReset)(workload)
-    return (*early, _after_some(workload, faults.ConnectionReset, "after a few responses"))
-
-
-def _closed_early(kind: Callable[..., faults.Fault]) -> Callable[[Workload], Scenarios]:
-    return _on_connections(
-        ("before a response", kind),
-        (f"after {_WITHIN} bytes of a response", lambda path: kind(path, after=_WITHIN)),
-    )
+    @property
+    def finding(self) -> Finding | None:
+        """The violation, if nothing kept the requests of two workers apart."""
+        if not self.is_shared:
+            return None
+        sentence = (
+            f"two workers sent requests on {self.name} without a lock, so one may get the answer"
+            " for the other; the trial then shut the connection down"
+        )
+        return Finding(Verdict.FAILS_WITHOUT_FAULT, sentence, self.cause)
 
 
-def _require_response(_: Workload, outcome: Outcome) -> None:
-    """Logs, probes and telemetry only send. A session from before the fork is not monitored."""
-    if not any(each.matched for each in outcome.faults):
-        raise NotApplicable(_NO_RESPONSE)
+register(SharedConnection)
 
 
-def _plan_errors(workload: Workload) -> Scenarios:
-    """For good first: several placeholders are recognized, but a single one may be anything."""
-    path = workload.connections.path
-    unavailable = partial(HttpError, status=int(HTTPStatus.SERVICE_UNAVAILABLE), retry_after=0)
-    return (
-        Scenario(faults=(unavailable(path),), title="503"),
-        Scenario(faults=(HttpError(path, int(HTTPStatus.NOT_FOUND)),), title="404"),
-        Scenario(faults=(unavailable(path, times=1),), title="503 once"),
-        _after_some(workload, unavailable, "503 after a few requests"),
-    )
+class MissingObjectJudge(Judge):
+    """The rules for a server that answers that its objects do not exist."""
+
+    def __init__(self, outcome: TrialFacts, reference: Reference, contract: Contract) -> None:
+        super().__init__(outcome, reference, replace(contract, may_skip=True))
+
+    @classmethod
+    def is_for(cls, outcome: TrialFacts) -> bool:
+        """Whether no other fault fired than such answers."""
+        fired = [each.fault for each in outcome.faults if each.fired]
+        return bool(fired) and all(
+            isinstance(each, HttpError) and each.status in _MISSING for each in fired
+        )
+
+    def judge(self) -> Finding:
+        """The usual verdict. Its sentence does not say that an error names its cause."""
+        finding, raised = super().judge(), self.outcome.exception
+        if finding.verdict is not Verdict.FAILED_CLEANLY or raised is None or self.outcome.deaths:
+            return finding
+        sentence = f"{raised.type} was raised before the deadline; nothing leaked"
+        return replace(finding, sentence=sentence)
+
+    def find_corruption(self) -> Finding | None:
+        """The same, if a sample is not one of the reference."""
+        is_wrong = any(has_unknown_sample(each, self.expected) for each in self.outcome.epochs)
+        return super().find_corruption() if is_wrong else None
+
+    def _find_failed_recovery(self) -> Finding | None:
+        recovery = self.outcome.recovery
+        is_wrong = recovery is not None and has_unknown_sample(recovery, self.expected)
+        return super()._find_failed_recovery() if is_wrong else None
+
+    def find_unclear_error(self) -> Finding | None:
+        """None, unless the author promises that errors name the file."""
+        return super().find_unclear_error() if self.contract.names_file else None
+
+    def _describe_survival(self) -> str:
+        return _ANSWERED if self._has_mismatch else super()._describe_survival()
 
 
-def _require_request(_: Workload, outcome: Outcome) -> None:
-    if not any(each.matched for each in outcome.faults):
-        raise NotApplicable(_ENCRYPTED if TLS_CONNECTION in outcome.unobserved else _NO_REQUEST)
+def find_cause(outcome: TrialFacts, verdict: Verdict, _: TrialFacts) -> Cause | None:
+    """The cause, if a connection shows it."""
+    if verdict is Verdict.HUNG:
+        waits = any(each.counts_of(UNLIMITED_WAITS) for each in outcome.workers)
+        is_sent = not (start_cause(outcome) or sending_cause(outcome))
+        return NO_TIMEOUT if waits and is_sent else None
+    return _sharing_cause(outcome, verdict)
 
 
-NETWORK = (
-    Check(
-        "connect-error",
-        "handles a server that refuses connections",
-        _on_connections(("", faults.ConnectError)),
-    ),
-    Check(
-        "connection-reset",
-        "handles a server that resets a connection",
-        _plan_resets,
-        scenario=Scenario(require_effect=_require_response),
-    ),
-    Check(
-        "connection-closed",
-        "handles a server that closes a connection in the middle of a response",
-        _closed_early(faults.ConnectionClosed),
-        scenario=Scenario(require_effect=_require_response),
-    ),
-    Check(
-        "connection-hung",
-        "raises an error in time when a server does not respond",
-        _on_connections(("", faults.HungRead)),
-        rule=find_wait_without_timeout,
-        scenario=Scenario(
-            processes=arm_workers(Epoch(patience=PATIENCE)), require_effect=_require_response
-        ),
-    ),
-)
-
-HTTP = (
-    Check(
-        "http-error",
-        "handles a server that responds with an error page",
-        _plan_errors,
-        scenario=Scenario(require_effect=_require_request),
-        advice=(
-            "Check the status of a response before you use its body: call"
-            " response.raise_for_status(), or with urllib3 compare response.status. Let that error"
-            " reach the loader, or retry 429 and 503 a few times and then raise it"
-        ),
-    ),
-)
+def _sharing_cause(outcome: TrialFacts, verdict: Verdict) -> Cause | None:
+    """The cause, if no fault fired and no worker died, but workers shared a connection."""
+    connections = outcome.of(SharedConnection)
+    is_other = outcome.fired or outcome.deaths or is_not_forked(outcome)
+    if not connections or is_other or verdict not in _OF_CONNECTION:
+        return None
+    return connections[0].cause
