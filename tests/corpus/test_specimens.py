@@ -43,7 +43,8 @@ VERDICTS = {case.verdict: case for case in reversed(CASES)}
 """The first case of each."""
 OFTEN = [case for case in (*OF_CHECK.values(), *VERDICTS.values()) if case.check != "copy-on-write"]
 """Specimens of every run. For copy-on-write, see test_copy_on_write.py."""
-_RARE = (*WRITES, *LOCKS, *THREADS, *NETWORK, *MEMORY)
+_OF_CONNECTIONS = [each for each in NETWORK if each.name != "hung-read"]
+_RARE = (*WRITES, *LOCKS, *THREADS, *_OF_CONNECTIONS, *MEMORY)
 RARE = {check.name for check in _RARE if check.name != "copy-on-write"} | {
     *("listing-order", "pin-memory"),
     *("read-error-transient", "worker-killed-reading"),
@@ -127,11 +128,11 @@ _WITHOUT_FAULTS = (
     *("resumes", "resumes-after-death", "ranks-agree"),
 )
 """Their deaths and holds are no faults of files: see the modules that test them."""
-_OF_OTHER_OPERATIONS = (*NETWORK, *LISTINGS, *LOCKS, *THREADS, *MEMORY)
+_OF_OTHER_OPERATIONS = (*_OF_CONNECTIONS, *LISTINGS, *LOCKS, *THREADS, *MEMORY)
 OF_SPECIMENS = [each for each in _OF_OTHER_OPERATIONS if each.name != "copy-on-write"]
 """The healthy stream shows nothing of their faults. For copy-on-write, see test_copy_on_write.py.
 """
-FIRST_OF_EACH = [each[0] for each in (NETWORK, LISTINGS, LOCKS, THREADS)] + [MEMORY[-1]]
+FIRST_OF_EACH = [each[0] for each in (_OF_CONNECTIONS, LISTINGS, LOCKS, THREADS)] + [MEMORY[-1]]
 FAULTY = [
     name
     for name, check in CHECKS.items()
