@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
-from importlib import import_module
-from types import ModuleType
 from typing import Any, NamedTuple, TypeVar
 
 from pytest_dataloader_faults._settings import Settings, check
@@ -131,31 +128,6 @@ class Replay(NamedTuple):
 
 
 NO_REPLAY = Replay()
-
-
-class Watcher:
-    """What watches the process that runs the loop of a trial. Checks bring subclasses."""
-
-    def watch(self) -> AbstractContextManager[None]:
-        """Watch what this process opens within a block, in which it makes or reads the dataset."""
-        raise NotImplementedError
-
-    def begin(self, workers: int) -> None:
-        """That many *workers* start, without a fault."""
-        raise NotImplementedError
-
-    def end(self, journal: Any) -> None:
-        """The workers have ended: write to the *journal* what was seen."""
-        raise NotImplementedError
-
-
-def import_checks() -> ModuleType:
-    """The register of checks. It is imported by its name, because it is above this module."""
-    return import_module("pytest_dataloader_faults.battery.checks")
-
-
-def _registered_watchers() -> tuple[Callable[[], Watcher], ...]:
-    return tuple(import_checks().WATCHERS)
 
 
 @dataclass(frozen=True)
@@ -294,7 +266,6 @@ class TrialJob(Job):
     replay: Replay = NO_REPLAY
     needs_workers: bool = False
     recovers_in_workers: bool = False
-    watchers: tuple[Callable[[], Watcher], ...] = field(default_factory=_registered_watchers)
     collisions: Collisions = DEFAULT_COLLISIONS
 
     @property

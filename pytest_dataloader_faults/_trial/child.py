@@ -43,7 +43,7 @@ from pytest_dataloader_faults._engine.system.libc import Prctl, leave_no_core, p
 from pytest_dataloader_faults._engine.system.proc import PrivateMemory, private_memory
 from pytest_dataloader_faults._engine.system.processes import end_if_interrupted
 from pytest_dataloader_faults._engine.worker.arm import arm_function
-from pytest_dataloader_faults._settings.jobs import Job, TrialJob, import_checks, steps_of
+from pytest_dataloader_faults._settings.jobs import Job, TrialJob, steps_of
 from pytest_dataloader_faults._trial.journal import (
     InternalError,
     Journal,
@@ -62,8 +62,6 @@ def preload() -> None:
     """Do, in pytest's process, what each trial and each of its workers would do again."""
     arm_function(fakes=fake_files() is not None)
     import_late_modules(FOR_LOADER)
-    for make_watcher in import_checks().WATCHERS:
-        make_watcher()  # Imports its module.
     prepare_supervisors(Message | JournalEvent)
     _read_sources()
 

@@ -32,6 +32,7 @@ from pytest_dataloader_faults._engine.worker.fetch_hooks import SeedSamples, see
 from pytest_dataloader_faults._engine.worker.session import WorkerSession
 from pytest_dataloader_faults._settings.jobs import NO_REPLAY, Job, ReferenceJob, TrialJob
 from pytest_dataloader_faults._trial import accelerator, loaders, process_group, resources
+from pytest_dataloader_faults._trial.connections import SharedConnections
 from pytest_dataloader_faults._trial.driver import LoaderDriver, describe_error, idle_at_once
 from pytest_dataloader_faults._trial.factory import describe_data_folder
 from pytest_dataloader_faults._trial.journal import (
@@ -188,7 +189,7 @@ class TrialProcess:
         self._replay = NO_REPLAY
         self.prepare: Callable[[Any], None] | None = None
         """Called with the loader before a pass without faults."""
-        self._watchers = [] if self.job.faults else [make() for make in self.job.watchers]
+        self._connections = None if self.job.faults else SharedConnections()
         self._epochs = 0
         self._is_over = True
         """Whether the latest epoch succeeded."""
@@ -333,12 +334,11 @@ class TrialProcess:
         self.journal.write(LoaderMade(kind, method, *facts))
         return loader
 
-    def _watch(self) -> contextlib.ExitStack:
+    def _watch(self) -> contextlib.AbstractContextManager[None]:
         """Watch what the main process opens, unless a look at its descriptors would be counted."""
-        watches = contextlib.ExitStack()
-        for watcher in () if self._monitor else self._watchers:
-            watches.enter_context(watcher.watch())
-        return watches
+        if self._monitor or self._connections is None:
+            return contextlib.nullcontext()
+        return self._connections.watch()
 
     def start_driver(self) -> LoaderDriver:
         """The driver of the loader, which exists from now on."""
@@ -359,8 +359,8 @@ class TrialProcess:
     def _arm(self) -> None:
         if self.loader is not None:
             self.start_driver()
-            for watcher in self._watchers:
-                watcher.begin(self.loader.num_workers)
+            if self._connections:
+                self._connections.begin(self.loader.num_workers)
         self._scope = self._outer_scope.enter_context(contextlib.ExitStack())
         self._monitor = self._armed
         self._scope.enter_context(monitor_iterators(self._monitor))
@@ -373,8 +373,8 @@ class TrialProcess:
             self.meetings.leave(failed=not self._is_over)
         self._scope.close()
         self._faults.close()
-        for watcher in self._watchers:
-            watcher.end(self.journal)
+        if self._connections:
+            self._connections.end(self.journal)
         self._scope, self._monitor = self._outer_scope, None
         assert self._injection is not None
         processes = self._injection.processes

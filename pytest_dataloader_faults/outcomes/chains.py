@@ -68,7 +68,8 @@ _PACKAGE = f"{os.path.dirname(os.path.dirname(__file__))}/"
 _CALLERS_OF_USER_CODE = (
     *("_engine/fake/", "_engine/file_copies.py", "fake_files/"),
     "_engine/worker/fetch_hooks.py",
-    *("_trial/accelerator.py", "_trial/factory.py", "_trial/loaders.py", "battery/checks/"),
+    *("_trial/accelerator.py", "_trial/connections.py", "_trial/factory.py", "_trial/loaders.py"),
+    *("_trial/process_group.py", "_trial/ranks.py", "battery/checks/"),
     *("_trial/process/sigchld.py", "_trial/samplers.py"),
     *("_trial/samples/draws.py", "_trial/samples/fingerprint.py", "_trial/samples/reference.py"),
 )

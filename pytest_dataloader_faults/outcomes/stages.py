@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from enum import Enum
 
 from pytest_dataloader_faults._arguments import StrEnum
-from pytest_dataloader_faults.outcomes.contract import Finding
 from pytest_dataloader_faults.wire import Note, register
 
 
@@ -142,13 +141,17 @@ class LoadedState(Note):
     number: int
 
 
-class Evidence(Note):
-    """What may decide the verdict of a trial, whatever it delivered."""
+@dataclass(frozen=True)
+class SharedConnection(Note):
+    """A connection or pipe from before the workers started, on which data arrived while they ran.
 
-    @property
-    def finding(self) -> Finding | None:
-        """The violation that it shows, if it shows one."""
-        raise NotImplementedError
+    Attributes:
+        name: What it leads to, such as ``"a connection to 127.0.0.1:9000"``.
+        is_shared: Whether workers sent something on it without a lock, and one wanted an answer.
+    """
+
+    name: str
+    is_shared: bool = False
 
 
-register(ChangedState, LoadedState, SavedState)
+register(ChangedState, LoadedState, SavedState, SharedConnection)

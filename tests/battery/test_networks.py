@@ -19,14 +19,12 @@ import torch
 from torch.utils.data import Dataset, get_worker_info
 
 from pytest_dataloader_faults import Verdict, run_trial, sweep
-from pytest_dataloader_faults.battery.checks.network import (
-    ERROR_PAGE,
-    SharedConnection,
-    find_cause,
-)
+from pytest_dataloader_faults.battery.checks.network import ERROR_PAGE
 from pytest_dataloader_faults.exceptions import CheckFailedError
 from pytest_dataloader_faults.faults import ConnectError, ReadError
 from pytest_dataloader_faults.outcomes import Pass, WorkerDeath
+from pytest_dataloader_faults.outcomes.judge.sharing import connection_cause
+from pytest_dataloader_faults.outcomes.stages import SharedConnection
 from support.corpus.network import Served, served
 from support.facts import EIO, EPOCH_1, fired, ordinary, revised
 from support.network_datasets import (
@@ -441,6 +439,6 @@ _DEAD = Pass(EPOCH_1, deaths=(WorkerDeath(0, 7, 1),))
     ids=["no fault", "a fault", "a death", "not forked"],
 )
 def test_a_shared_connection_is_the_cause_if_nothing_else_may_be(outcome, cause):
-    found = find_cause(revised(outcome, notes=_SHARED), Verdict.CORRUPTED, outcome)
+    found = connection_cause(revised(outcome, notes=_SHARED), Verdict.CORRUPTED)
 
     assert (found.phrase if found else "") == cause

@@ -34,6 +34,7 @@ from pytest_dataloader_faults.outcomes.judge import (
     starts,
 )
 from pytest_dataloader_faults.outcomes.libraries import LIBRARIES
+from pytest_dataloader_faults.outcomes.stages import SharedConnection
 from support.facts import EPOCH_1, ordinary, raised, revised
 
 MODULES = (
@@ -59,9 +60,9 @@ def all_causes() -> Iterator[Cause]:
 
 
 def _cause_of_connection() -> Cause:
-    notes = (network.SharedConnection("a connection to 127.0.0.1:9000"),)
+    notes = (SharedConnection("a connection to 127.0.0.1:9000"),)
     outcome = revised(ordinary(Pass(EPOCH_1, complete=True)), notes=notes)
-    cause = network.find_cause(outcome, Verdict.CORRUPTED, outcome)
+    cause = sharing.connection_cause(outcome, Verdict.CORRUPTED)
     assert cause is not None
     return cause
 

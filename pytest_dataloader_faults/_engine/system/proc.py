@@ -230,9 +230,10 @@ def bytes_read(pid: int) -> int:
 
 def bytes_written(pid: int) -> int:
     """How many bytes it has passed to write(2) and similar calls; 0 if that is unknown."""
-    with contextlib.suppress(OSError):
+    try:
         return int(_fields(f"/proc/{pid}/io")["wchar"])
-    return 0
+    except OSError:
+        return 0
 
 
 class RunningCall(NamedTuple):
@@ -293,14 +294,6 @@ def limit_for_headroom(numbers: set[int], headroom: int) -> int:
 def link_of(pid: Pid, fd: int | str) -> str:
     """What descriptor *fd* is: a path, or a kind of kernel object with its number."""
     return link(pid, f"fd/{fd}")
-
-
-def holds_file_lock() -> bool:
-    """Whether this process holds a lock of a file; False if that is unknown."""
-    with contextlib.suppress(OSError):
-        held = (line.split() for line in _read("/proc/locks").splitlines() if "->" not in line)
-        return any(fields[-4] == str(os.getpid()) for fields in held)
-    return False
 
 
 def descriptor_links(pid: Pid = "self") -> dict[str, str]:

@@ -39,7 +39,6 @@ from pytest_dataloader_faults.outcomes.judge.causes import CauseRules
 from pytest_dataloader_faults.outcomes.text import format_value, shorten
 
 if TYPE_CHECKING:
-    from pytest_dataloader_faults._settings.jobs import Watcher
     from pytest_dataloader_faults.battery.fault_free_run import FaultFreeRun
 
 CHECKS: dict[str, Check] = {
@@ -66,8 +65,6 @@ CAUSE_RULES = CauseRules(
 )
 RUN_NOTES: tuple[Callable[[FaultFreeRun], tuple[str, ...]], ...] = (network.note_on_connections,)
 """What packages of checks have to say about a dataset, whichever check runs."""
-WATCHERS: tuple[Callable[[], Watcher], ...] = (network.watch_connections,)
-"""What they watch in each trial."""
 HOOK = "pytest_dataloader_faults_checks"
 """The pytest hook that returns the checks of a user."""
 

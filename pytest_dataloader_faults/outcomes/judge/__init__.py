@@ -31,7 +31,6 @@ from pytest_dataloader_faults.outcomes.reference import Reference
 from pytest_dataloader_faults.outcomes.stages import (
     DONE,
     RECOVERY,
-    Evidence,
     Phase,
     Stage,
     describe_phase,
@@ -122,7 +121,7 @@ class Judge:
         return (
             self._find_hang()
             or self._find_crash()
-            or next(filter(None, (each.finding for each in self.outcome.of(Evidence))), None)
+            or sharing.find_shared_connection(self.outcome)
             or self.find_corruption()
             or self._find_failed_recovery()
             or self.find_unclear_error()

@@ -168,6 +168,7 @@ def _find_cause(
     if cause := (
         by_rule
         or next(filter(None, found), None)
+        or sharing.connection_cause(outcome, finding.verdict)
         or sharing.temporary_name_cause(outcome)
         or sharing.early_read_cause(outcome, finding.verdict)
         or finding.cause

@@ -1,4 +1,4 @@
-"""What workers share: files opened before the fork, and files that they create. Pure."""
+"""What workers share: files and connections opened before the fork, and new files. Pure."""
 
 from __future__ import annotations
 
@@ -8,11 +8,12 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 
 from pytest_dataloader_faults.faults.base import FiringKind
-from pytest_dataloader_faults.outcomes.contract import Cause, Verdict
+from pytest_dataloader_faults.outcomes.contract import Cause, Finding, Verdict
 from pytest_dataloader_faults.outcomes.fault_facts import shared_offset_files
+from pytest_dataloader_faults.outcomes.judge.starts import is_not_forked
 from pytest_dataloader_faults.outcomes.libraries import LIBRARIES, Library
 from pytest_dataloader_faults.outcomes.records import TrialFacts
-from pytest_dataloader_faults.outcomes.stages import RECOVERY
+from pytest_dataloader_faults.outcomes.stages import RECOVERY, SharedConnection
 from pytest_dataloader_faults.wire import WorkerFacts
 
 _HANDLE = "uses a file that was opened before the fork"
@@ -42,6 +43,11 @@ STALE_LOCK = Cause(
     " filelock.FileLock, or ignore a lock file whose process no longer exists",
     overrides=True,
     fix="use a lock that the kernel releases, such as fcntl.flock() or filelock.FileLock",
+)
+_CONNECTION = "uses a connection that was opened before the fork"
+_SHARED_CONNECTION = (
+    "The dataset opened {} before the workers started, and they all used it, so that one may get"
+    " the answer for another: open it in the worker, on first access"
 )
 _SEVERAL = 2
 _LOCK = re.compile(r"lo?ck[^/]*$", re.IGNORECASE)
@@ -148,3 +154,29 @@ def _library_of(path: str) -> Library | None:
     """The library whose handles of a file like *path* do not survive a fork."""
     suffix = os.path.splitext(path)[1]
     return next((library for library in LIBRARIES if suffix in library.handles), None)
+
+
+def find_shared_connection(outcome: TrialFacts) -> Finding | None:
+    """A connection on which nothing kept the requests of two workers apart."""
+    shared = next((each for each in outcome.of(SharedConnection) if each.is_shared), None)
+    if shared is None:
+        return None
+    sentence = (
+        f"two workers sent requests on {shared.name} without a lock, so one may get the answer for"
+        " the other; the trial then shut the connection down"
+    )
+    return Finding(Verdict.FAILS_WITHOUT_FAULT, sentence, _cause_of(shared))
+
+
+def connection_cause(outcome: TrialFacts, verdict: Verdict) -> Cause | None:
+    """The cause, if no fault fired and no worker died, but workers shared a connection."""
+    connections = outcome.of(SharedConnection)
+    is_other = outcome.fired or outcome.deaths or is_not_forked(outcome)
+    if not connections or is_other or verdict not in _WITHOUT_FAULT:
+        return None
+    return _cause_of(connections[0])
+
+
+def _cause_of(connection: SharedConnection) -> Cause:
+    advice = _SHARED_CONNECTION.format(connection.name)
+    return Cause(_CONNECTION, advice, fix="open the connection in the worker, on first access")

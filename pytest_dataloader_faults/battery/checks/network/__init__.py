@@ -9,7 +9,7 @@ else that is no sample of the reference must not take its place.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from http import HTTPStatus
 from typing import TYPE_CHECKING
 
@@ -31,19 +31,15 @@ from pytest_dataloader_faults.outcomes.judge import Judge
 from pytest_dataloader_faults.outcomes.judge.compare import has_unknown_sample
 from pytest_dataloader_faults.outcomes.judge.hangs import loader_timed_out
 from pytest_dataloader_faults.outcomes.judge.starts import (
-    is_not_forked,
     sending_cause,
     start_cause,
 )
 from pytest_dataloader_faults.outcomes.records import TrialFacts
 from pytest_dataloader_faults.outcomes.reference import Reference
-from pytest_dataloader_faults.outcomes.stages import Evidence
 from pytest_dataloader_faults.outcomes.text import join_some
 from pytest_dataloader_faults.steps import Epoch, arm_workers
-from pytest_dataloader_faults.wire import register
 
 if TYPE_CHECKING:
-    from pytest_dataloader_faults._settings.jobs import Watcher
     from pytest_dataloader_faults.battery.fault_free_run import FaultFreeRun
 
 _WITHIN = 1024
@@ -75,14 +71,8 @@ NO_TIMEOUT = Cause(
     " connection",
     fix="set a timeout in the client, such as requests.get(url, timeout=30)",
 )
-_CONNECTION = "uses a connection that was opened before the fork"
-_SHARED_CONNECTION = (
-    "The dataset opened {} before the workers started, and they all used it, so that one may get"
-    " the answer for another: open it in the worker, on first access"
-)
 _MISSING = (HTTPStatus.NOT_FOUND, HTTPStatus.GONE)
 _ANSWERED = "nothing but samples of the reference was delivered; a missing object may be skipped"
-_OF_CONNECTION = (Verdict.CORRUPTED, Verdict.FAILS_WITHOUT_FAULT, Verdict.POISONED)
 
 
 def find_wait_without_timeout(outcome: TrialFacts, _: Reference) -> Finding | None:
@@ -198,46 +188,6 @@ def note_on_connections(run: FaultFreeRun) -> tuple[str, ...]:
     return (f"the workers made TCP connections to {join_some(hosts)}: {_FILE_CHECKS_ONLY}",)
 
 
-def watch_connections() -> Watcher:
-    """What watches the connections that workers share. Its module is imported in trials only."""
-    from pytest_dataloader_faults.battery.checks.network.sharing import SharedConnections
-
-    return SharedConnections()
-
-
-@dataclass(frozen=True)
-class SharedConnection(Evidence):
-    """A connection or pipe from before the workers started, on which data arrived while they ran.
-
-    Attributes:
-        name: What it leads to, such as ``"a connection to 127.0.0.1:9000"``.
-        is_shared: Whether workers sent something on it without a lock, and one wanted an answer.
-    """
-
-    name: str
-    is_shared: bool = False
-
-    @property
-    def cause(self) -> Cause:
-        """The cause, if the dataset fails because its workers share the connection."""
-        advice = _SHARED_CONNECTION.format(self.name)
-        return Cause(_CONNECTION, advice, fix="open the connection in the worker, on first access")
-
-    @property
-    def finding(self) -> Finding | None:
-        """The violation, if nothing kept the requests of two workers apart."""
-        if not self.is_shared:
-            return None
-        sentence = (
-            f"two workers sent requests on {self.name} without a lock, so one may get the answer"
-            " for the other; the trial then shut the connection down"
-        )
-        return Finding(Verdict.FAILS_WITHOUT_FAULT, sentence, self.cause)
-
-
-register(SharedConnection)
-
-
 class MissingObjectJudge(Judge):
     """The rules for a server that answers that its objects do not exist."""
 
@@ -279,18 +229,7 @@ class MissingObjectJudge(Judge):
 
 
 def find_cause(outcome: TrialFacts, verdict: Verdict, _: TrialFacts) -> Cause | None:
-    """The cause, if a connection shows it."""
-    if verdict is Verdict.HUNG:
-        waits = any(each.counts_of(UNLIMITED_WAITS) for each in outcome.workers)
-        is_sent = not (start_cause(outcome) or sending_cause(outcome))
-        return NO_TIMEOUT if waits and is_sent else None
-    return _sharing_cause(outcome, verdict)
-
-
-def _sharing_cause(outcome: TrialFacts, verdict: Verdict) -> Cause | None:
-    """The cause, if no fault fired and no worker died, but workers shared a connection."""
-    connections = outcome.of(SharedConnection)
-    is_other = outcome.fired or outcome.deaths or is_not_forked(outcome)
-    if not connections or is_other or verdict not in _OF_CONNECTION:
-        return None
-    return connections[0].cause
+    """The cause of a wait for a server, if its client has no timeout."""
+    waits = any(each.counts_of(UNLIMITED_WAITS) for each in outcome.workers)
+    is_of_queue = start_cause(outcome) or sending_cause(outcome)
+    return NO_TIMEOUT if verdict is Verdict.HUNG and waits and not is_of_queue else None

@@ -30,14 +30,14 @@ import sys
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 from torch.utils.data import get_worker_info
 
 from pytest_dataloader_faults._engine.system import proc
-from pytest_dataloader_faults._settings.jobs import Watcher
 from pytest_dataloader_faults._trial.journal import Journal, Noted
-from pytest_dataloader_faults.battery.checks.network import SharedConnection
+from pytest_dataloader_faults.outcomes.stages import SharedConnection
 
 _INFO_SIZE, _BYTES_RECEIVED = 136, 128
 """Of struct tcp_info, since Linux 4.1."""
@@ -48,7 +48,7 @@ _TIMEOUT = 0.5
 _POLLING = 0.001
 
 
-class SharedConnections(Watcher):
+class SharedConnections:
     """The connections of this process that workers share."""
 
     def __init__(self) -> None:
@@ -221,7 +221,16 @@ def _holds_lock() -> bool:
     kinds = multiprocessing.synchronize.Lock, multiprocessing.synchronize.RLock
     candidates: list[Any] = list(vars(multiprocessing.util)["_afterfork_registry"].values())
     locks = (vars(each)["_semlock"] for each in candidates if isinstance(each, kinds))
-    return any(each._is_mine() for each in locks) or proc.holds_file_lock()
+    return any(each._is_mine() for each in locks) or _holds_file_lock()
+
+
+def _holds_file_lock() -> bool:
+    """Whether this process holds a lock of a file; False if that is unknown."""
+    with contextlib.suppress(OSError):
+        lines = Path("/proc/locks").read_text(encoding="ascii").splitlines()
+        held = (line.split() for line in lines if "->" not in line)
+        return any(fields[-4] == str(os.getpid()) for fields in held)
+    return False
 
 
 def _precede(kind: type[socket.socket], name: str, call: Callable[[socket.socket], None]) -> None:
