@@ -12,10 +12,10 @@ import lmdb
 import pytest
 import torch
 
-from pytest_dataloader_faults import check_dataset
+from pytest_dataloader_faults import run_trial
 from pytest_dataloader_faults._engine import explain_missing_engine
-from pytest_dataloader_faults.battery.checks.locks import LOCKS
-from pytest_dataloader_faults.battery.checks.locks.rules import find_unlocked_write
+from pytest_dataloader_faults._trial import take_reference
+from pytest_dataloader_faults.battery.checks.locks import find_unlocked_write
 from pytest_dataloader_faults.faults import LockError
 from pytest_dataloader_faults.outcomes import FaultFacts, FileCounts, Firing, Pass, WorkerFacts
 from support.corpus.locks import (
@@ -25,20 +25,22 @@ from support.corpus.locks import (
 )
 from support.datasets import Records
 from support.facts import EPOCH_1, ordinary, revised
-from support.results import failure_of
+from support.judging import judge_trial
+from support.results import failure_of, result_of
 from support.rows import rows
 
 pytestmark = pytest.mark.skipif(
     bool(explain_missing_engine()), reason=str(explain_missing_engine())
 )
-BOTH = [check.name for check in LOCKS]
+CHECK = "file-locks"
+HELD, LACKING = "another job has the lock", "a drive without locks"
 
 
-def _results(make, *, fails=(), **options):
-    """The results of both checks; those that fail are expected to, and not confirmed."""
-    expected = dict.fromkeys(fails, "its defect")
-    results = check_dataset(make, only=BOTH, expected_failures=expected, on_fail=None, **options)
-    return {each.check: each for each in results}
+def _verdicts(result):
+    """The verdict of each scenario, as the explanation lists them."""
+    (line,) = [each for each in result.explanation.splitlines() if "tried: " in each]
+    tried = line.partition("tried: ")[2].rstrip(".").split("; ")
+    return {title: verdict.rstrip(")") for title, verdict in (each.split(" (") for each in tried)}
 
 
 class ReadsLmdb(Records):
@@ -88,10 +90,9 @@ def test_workers_that_lock_each_other_out_are_a_cause(records):
 
 
 def test_lmdb_waits_for_a_job_that_is_opening_the_same_file(records):
-    results = _results(functools.partial(ReadsLmdb, records, lock=True))
+    result = result_of(functools.partial(ReadsLmdb, records, lock=True), CHECK)
 
-    assert results["locked-file"].verdict == "survived"
-    assert results["no-locks"].verdict == "failed_cleanly"
+    assert _verdicts(result) == {HELD: "survived", LACKING: "failed_cleanly"}
 
 
 class WaitsAMinute(LocksByLibrary):
@@ -105,9 +106,10 @@ class WaitsAMinute(LocksByLibrary):
     [WaitsAMinute, RetriesHdf5],
 )
 def test_a_wait_for_another_job_is_sound(records, kind):
-    (result,) = check_dataset(functools.partial(kind, records), only="locked-file")
-    assert result.verdict == "survived"
-    assert all(each.fired for each in result.trials)
+    make = functools.partial(kind, records)
+    outcome = run_trial(make, LockError("*", seconds=1.0))
+    assert outcome.fired
+    assert judge_trial(outcome, take_reference(make)).verdict == "survived"
 
 
 class NotesIfFree(Records):
@@ -136,12 +138,11 @@ class NotesAnyway(NotesIfFree):
     writes_anyway = True
 
 
-@pytest.mark.parametrize("check", BOTH)
-def test_a_lock_that_workers_refuse_each_other_still_protects_its_file(records, check):
-    result = failure_of(lambda folder: NotesAnyway(records, folder), check)
+def test_a_lock_that_workers_refuse_each_other_still_protects_its_file(records):
+    result = failure_of(lambda folder: NotesAnyway(records, folder), CHECK)
     assert result.sentence == "a worker wrote seen.txt, but could not lock it."
-    (healthy,) = check_dataset(lambda folder: NotesIfFree(records, folder), only=check)
-    assert healthy.verdict == "survived"
+    healthy = result_of(lambda folder: NotesIfFree(records, folder), CHECK)
+    assert _verdicts(healthy) == dict.fromkeys((HELD, LACKING), "survived")
 
 
 class LocksAtFirst(Records):
@@ -169,21 +170,11 @@ class WritesAnyway(LocksAtFirst):
             super()._lock(lock)
 
 
-@pytest.mark.parametrize(
-    ("kind", "held", "lacking"),
-    [
-        (WaitsAtFirst, "survived", "failed_cleanly"),
-        (WritesAnyway, "corrupted", "corrupted"),
-    ],
-)
-def test_locks_of_a_constructor(records, kind, held, lacking):
-    verdicts = dict(zip(BOTH, (held, lacking), strict=True))
-    fails = [name for name in BOTH if verdicts[name] == "corrupted"]
-    results = _results(lambda cache: kind(records, cache), fails=fails)
-    assert [results[name].verdict for name in BOTH] == [held, lacking]
-    if kind is WritesAnyway:
-        sentence = "the main process wrote index, but could not lock index.lock."
-        assert {each.sentence for each in results.values()} == {sentence}
+def test_locks_of_a_constructor(records):
+    result = result_of(lambda cache: WaitsAtFirst(records, cache), CHECK)
+    assert _verdicts(result) == {HELD: "survived", LACKING: "failed_cleanly"}
+    result = failure_of(lambda cache: WritesAnyway(records, cache), CHECK)
+    assert result.sentence == "the main process wrote index, but could not lock index.lock."
 
 
 class RefusesAtFirst(WaitsForOtherJob):
@@ -196,7 +187,7 @@ class RefusesAtFirst(WaitsForOtherJob):
 
 
 def test_the_constructor_does_not_hide_the_locks_of_workers(records):
-    result = failure_of(functools.partial(RefusesAtFirst, records), "locked-file", deadline=2)
+    result = failure_of(functools.partial(RefusesAtFirst, records), CHECK, deadline=2)
     assert (result.verdict, result.cause) == ("hung", "keeps waiting after a file lock is released")
     assert "Give up after a few attempts" not in result.explanation
 

@@ -18,14 +18,12 @@ from pytest_dataloader_faults._trial import run_trial_job, take_reference
 from pytest_dataloader_faults._trial.accelerator import missing_accelerator
 from pytest_dataloader_faults._trial.ranks import run_ranks
 from pytest_dataloader_faults.battery._battery import Battery
-from pytest_dataloader_faults.battery.checks import CHECKS
+from pytest_dataloader_faults.battery.checks import CHECKS, locks, threads
 from pytest_dataloader_faults.battery.checks._base import no_fault
 from pytest_dataloader_faults.battery.checks.before_init import BEFORE_INIT
 from pytest_dataloader_faults.battery.checks.listings import LISTINGS
-from pytest_dataloader_faults.battery.checks.locks import LOCKS
 from pytest_dataloader_faults.battery.checks.memory import MEMORY
 from pytest_dataloader_faults.battery.checks.network import NETWORK
-from pytest_dataloader_faults.battery.checks.threads import THREADS
 from pytest_dataloader_faults.battery.checks.writes import WRITES
 from pytest_dataloader_faults.faults import WorkerKilled
 from support.corpus import CASES, OF_CHECK, SPECIMENS
@@ -44,7 +42,8 @@ VERDICTS = {case.verdict: case for case in reversed(CASES)}
 OFTEN = [case for case in (*OF_CHECK.values(), *VERDICTS.values()) if case.check != "copy-on-write"]
 """Specimens of every run. For copy-on-write, see test_copy_on_write.py."""
 _OF_CONNECTIONS = [each for each in NETWORK if each.name != "hung-read"]
-_RARE = (*WRITES, *LOCKS, *THREADS, *_OF_CONNECTIONS, *MEMORY)
+_LOCKS_AND_THREADS = (locks.file_locks, threads.thread_exhaustion)
+_RARE = (*WRITES, *_LOCKS_AND_THREADS, *_OF_CONNECTIONS, *MEMORY)
 RARE = {check.name for check in _RARE if check.name != "copy-on-write"} | {
     *("listing-order", "pin-memory"),
     *("read-error-transient", "worker-killed-reading"),
@@ -128,11 +127,11 @@ _WITHOUT_FAULTS = (
     *("resumes", "resumes-after-death", "ranks-agree"),
 )
 """Their deaths and holds are no faults of files: see the modules that test them."""
-_OF_OTHER_OPERATIONS = (*_OF_CONNECTIONS, *LISTINGS, *LOCKS, *THREADS, *MEMORY)
+_OF_OTHER_OPERATIONS = (*_OF_CONNECTIONS, *LISTINGS, *_LOCKS_AND_THREADS, *MEMORY)
 OF_SPECIMENS = [each for each in _OF_OTHER_OPERATIONS if each.name != "copy-on-write"]
 """The healthy stream shows nothing of their faults. For copy-on-write, see test_copy_on_write.py.
 """
-FIRST_OF_EACH = [each[0] for each in (_OF_CONNECTIONS, LISTINGS, LOCKS, THREADS)] + [MEMORY[-1]]
+FIRST_OF_EACH = [_OF_CONNECTIONS[0], LISTINGS[0], *_LOCKS_AND_THREADS, MEMORY[-1]]
 FAULTY = [
     name
     for name, check in CHECKS.items()

@@ -11,10 +11,8 @@ from pytest_dataloader_faults import Verdict, check_dataset, explore
 from pytest_dataloader_faults.battery.checks import CHECKS
 from pytest_dataloader_faults.battery.checks.before_init import BEFORE_INIT
 from pytest_dataloader_faults.battery.checks.listings import LISTINGS
-from pytest_dataloader_faults.battery.checks.locks import LOCKS
-from pytest_dataloader_faults.battery.checks.network import HTTP, NETWORK
+from pytest_dataloader_faults.battery.checks.network import NETWORK
 from pytest_dataloader_faults.battery.checks.resume import RESUME
-from pytest_dataloader_faults.battery.checks.threads import THREADS
 from pytest_dataloader_faults.battery.checks.writes import WRITES
 from pytest_dataloader_faults.fake_files import FakeDatasetFs
 from pytest_dataloader_faults.faults import TruncatedFile
@@ -30,15 +28,15 @@ NOT_OF_FAKE_FILES = {
     "worker-killed-reading": "no read or write of it takes any time",
     "pin-memory": "finds no accelerator",
     **dict.fromkeys((check.name for check in WRITES), "needs real files"),
-    **dict.fromkeys((check.name for check in (*NETWORK, *HTTP)), "no TCP connection"),
+    **dict.fromkeys((check.name for check in NETWORK), "no TCP connection"),
     **dict.fromkeys((check.name for check in (*BEFORE_INIT, *LISTINGS)), "needs real files"),
     **dict.fromkeys(
         (check.name for check in CHECKS.values() if check.scenario.ranks),
         "training with several processes",
     ),
     **dict.fromkeys((check.name for check in RESUME), "has no state_dict()"),
-    **dict.fromkeys((check.name for check in LOCKS), "needs real files"),
-    **dict.fromkeys((check.name for check in THREADS), "needs real files"),
+    "file-locks": "needs real files",
+    "thread-exhaustion": "needs real files",
 }
 """Checks that do not apply to fake files, and what they say."""
 

@@ -4,15 +4,13 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from pytest_dataloader_faults import Verdict
-from pytest_dataloader_faults.battery.checks import _epochs, listings, network
+from pytest_dataloader_faults.battery.checks import _epochs, listings, locks, network, threads
 from pytest_dataloader_faults.battery.checks import ranks as rank_checks
 from pytest_dataloader_faults.battery.checks.before_init import rules as before_init
-from pytest_dataloader_faults.battery.checks.locks import rules as lock_rules
 from pytest_dataloader_faults.battery.checks.memory import exhaustion
 from pytest_dataloader_faults.battery.checks.memory import rules as memory_rules
 from pytest_dataloader_faults.battery.checks.ranks import generators
 from pytest_dataloader_faults.battery.checks.resume import rules
-from pytest_dataloader_faults.battery.checks.threads import rules as thread_rules
 from pytest_dataloader_faults.battery.checks.writes import rules as write_rules
 from pytest_dataloader_faults.outcomes import (
     FileCounts,
@@ -38,7 +36,7 @@ from pytest_dataloader_faults.outcomes.stages import SharedConnection
 from support.facts import EPOCH_1, ordinary, raised, revised
 
 MODULES = (
-    *(causes, errors, hangs, starts, rules, lock_rules, memory_rules, thread_rules),
+    *(causes, errors, hangs, starts, rules, locks, memory_rules, threads),
     exhaustion,
     *(ranks, rank_checks, generators, draws, compare, before_init, _epochs, listings),
     refusals,

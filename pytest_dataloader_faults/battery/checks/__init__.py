@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from pytest_dataloader_faults._arguments import suggest_name
-from pytest_dataloader_faults.battery.checks import network
+from pytest_dataloader_faults.battery.checks import locks, network, threads
 from pytest_dataloader_faults.battery.checks._base import WORKERS_AGREE as WORKERS_AGREE
 from pytest_dataloader_faults.battery.checks._base import Check as Check
 from pytest_dataloader_faults.battery.checks._base import Scenario as Scenario
@@ -24,13 +24,10 @@ from pytest_dataloader_faults.battery.checks._faults import FAULTS
 from pytest_dataloader_faults.battery.checks.before_init import BEFORE_INIT, ELSEWHERE, BeforeInit
 from pytest_dataloader_faults.battery.checks.before_init.rules import BeforeInitJudge
 from pytest_dataloader_faults.battery.checks.listings import LISTINGS
-from pytest_dataloader_faults.battery.checks.locks import LOCKS, LockTrials
 from pytest_dataloader_faults.battery.checks.memory import MEMORY
 from pytest_dataloader_faults.battery.checks.memory.exhaustion import ExhaustionJudge
 from pytest_dataloader_faults.battery.checks.ranks import RANKS, RankTrials
 from pytest_dataloader_faults.battery.checks.resume import RESUME
-from pytest_dataloader_faults.battery.checks.threads import THREADS
-from pytest_dataloader_faults.battery.checks.threads.rules import ThreadsJudge
 from pytest_dataloader_faults.battery.checks.writes import WRITES
 from pytest_dataloader_faults.battery.checks.writes import rules as write_rules
 from pytest_dataloader_faults.exceptions import InvalidArgumentError
@@ -44,18 +41,19 @@ if TYPE_CHECKING:
 CHECKS: dict[str, Check] = {
     check.name: check
     for group in (
-        *(EPOCHS, MEMORY, FAULTS, BEFORE_INIT, LISTINGS, WRITES, LOCKS, THREADS),
-        *(network.NETWORK, RESUME, RANKS, (pin_memory,)),
+        *(EPOCHS, MEMORY, FAULTS, BEFORE_INIT, LISTINGS, WRITES),
+        *((locks.file_locks, threads.thread_exhaustion), network.NETWORK),
+        *(RESUME, RANKS, (pin_memory,)),
     )
     for check in group
 }
 """All checks by name: those of this package, then those that users have registered."""
 IN_WORKERS = TrialKind(ELSEWHERE)
 _BEFORE_INIT = BeforeInit()
-_KINDS = (RankTrials(), LockTrials(_BEFORE_INIT), _BEFORE_INIT, IN_WORKERS)
+_KINDS = (RankTrials(), locks.LockTrials(_BEFORE_INIT), _BEFORE_INIT, IN_WORKERS)
 JUDGES = (
     BeforeInitJudge,
-    ThreadsJudge,
+    threads.ThreadsJudge,
     ExhaustionJudge,
     network.MissingObjectJudge,
 )
@@ -96,6 +94,7 @@ OLD_NAMES: dict[str, str] = {
     "resource-growth": "persistent-workers",
     **dict.fromkeys(("connect-error", "connection-reset", "connection-closed"), "connection-error"),
     "connection-hung": "hung-read",
+    **dict.fromkeys(("locked-file", "no-locks"), "file-locks"),
 }
 """The checks that were once several: the present name by the old one, for the error about it."""
 

@@ -96,14 +96,14 @@ class WaitsForOtherJob(LocksByFlock):
                 time.sleep(_PAUSE)
 
 
-class ZerosWhileLocked(LocksByLibrary):
-    """Returns zeros while another job holds the lock."""
-
-    timeout = 0
+class ZerosWhileLocked(Records):
+    """Returns zeros while another job has locked a record."""
 
     def __getitem__(self, index: int) -> Any:
+        lock = self.paths[index].parent.with_name(f"{index}.lock")
         try:
-            return super().__getitem__(index)
+            with filelock.FileLock(lock, timeout=0):
+                return super().__getitem__(index)
         except filelock.Timeout:
             return zeros()
 
@@ -156,16 +156,16 @@ class CountsAnyway(CountsUnderLock):
 
 
 CASES = (
-    Case("Q3", TakesAnyErrorForHeld, "no-locks", "hung: ", LocksByFlock),
-    Case("Q3", RetriesHdf5, "no-locks", "hung: ", ReadsHdf5),
+    Case("Q3", TakesAnyErrorForHeld, "file-locks", "hung: ", LocksByFlock),
+    Case("Q3", RetriesHdf5, "file-locks", "hung: ", ReadsHdf5),
     Case(
         "Q4",
         CountsAnyway,
-        "no-locks",
+        "file-locks",
         "corrupted: a worker wrote count.txt, but could not lock count.lock",
         CountsUnderLock,
     ),
-    Case("Q4", CountsAnyway, "locked-file", "corrupted: a worker wrote", CountsAndWaits),
-    Case("Q5", WaitsForOtherJob, "locked-file", "hung: ", WaitsInFlock),
-    Case("Q6", ZerosWhileLocked, "locked-file", "corrupted: ", LocksByLibrary),
+    Case("Q4", CountsAnyway, "file-locks", "corrupted: a worker wrote", CountsAndWaits),
+    Case("Q5", WaitsForOtherJob, "file-locks", "hung: ", WaitsInFlock),
+    Case("Q6", ZerosWhileLocked, "file-locks", "corrupted: ", LocksByLibrary),
 )
