@@ -24,9 +24,9 @@ from support.corpus import CASES, ENTRIES  # noqa: E402  # it is below tests/
 CHECKS = checks.CHECKS
 GROUPS = {
     "Whole epochs": (*checks.EPOCHS, *checks.MEMORY),
-    "File and worker faults": checks.FAULTS,
-    "Files already damaged on disk": checks.BEFORE_INIT,
+    "Files": checks.FILES,
     "Listings of folders": checks.LISTINGS,
+    "Workers that die": checks.WORKERS,
     "Writes": checks.WRITES,
     "File locks": (checks.locks.file_locks,),
     "Threads and processes": (checks.threads.thread_exhaustion,),

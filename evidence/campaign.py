@@ -39,8 +39,8 @@ from pytest_dataloader_faults.battery.runner import run_check
 
 DATASETS = ("OpensPerItem", "MmapPerItem", "PillowFolder", "H5Digits", "LmdbPerProcess")
 REPEATED = {
-    "lmdb": ("LmdbPerProcess", "truncated-half"),
-    "sigbus": ("MmapPerItem", "recovers-after-read-error"),
+    "lmdb": ("LmdbPerProcess", "truncated-file"),
+    "sigbus": ("MmapPerItem", "read-error-once"),
 }
 """The option, the dataset, and the check."""
 DEADLINE = 10.0

@@ -217,7 +217,7 @@ def test_an_argument_that_there_is_not_is_named(make, options, message):
     [
         ("read-eror", CHECKS, "read-error"),
         ("quik", ["pickles", "quick"], "quick"),
-        ("truncated", CHECKS, "truncated-half"),
+        ("truncated", CHECKS, "truncated-file"),
     ],
 )
 def test_the_nearest_name_comes_first(name, names, nearest):

@@ -9,7 +9,7 @@ import pytest
 from places import PLACES, Place, lacking
 from places.runs import Run, run_in
 
-QUICK = "read-error or worker-killed-middle or caught or raised"
+QUICK = "read-error or worker-killed or caught or raised"
 WITHOUT = ("-p", "no:cacheprovider")
 
 

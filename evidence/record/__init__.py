@@ -38,9 +38,8 @@ INTERMITTENT = {
     # The workers of a loader that keeps its iterator read more or less of the next epoch. A fault
     # halfway through what a worker reads in the fault-free run then hits one file or another.
     **{
-        (f"odd/{name}", check): ["faults"]
+        (f"odd/{name}", "read-error"): ["faults"]
         for name in ("Lazy", "Eager", "InClosure", "InGenerator", "LeavesOut", "EndsEarly")
-        for check in ("read-error", "read-error-halfway")
     },
 }
 """The facts of an entry that differ from run to run, by case and check."""

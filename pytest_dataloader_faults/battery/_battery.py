@@ -24,8 +24,10 @@ from pytest_dataloader_faults.battery.checks import (
     Scenarios,
     TrialKind,
     kind_of,
+    kind_of_trial,
     no_fault,
 )
+from pytest_dataloader_faults.battery.checks.at_rest import list_at_rest
 from pytest_dataloader_faults.battery.fault_free_run import FaultFreeRun
 from pytest_dataloader_faults.battery.targets import errors_of_files, require_match
 from pytest_dataloader_faults.battery.workload import (
@@ -66,10 +68,6 @@ _SHARE_OF_DEADLINE = 0.8
 """The share of a deadline for which a loader waits, because stopping it takes time as well."""
 _ENOUGH_SOUND_RUNS = 3
 """After this many passing fault-free trials, a failure is attributed to its fault."""
-_OTHER_KIND = (
-    "its plan: the processes of a Scenario must arm the faults when those of the scenario of the"
-    " check do, which its plan cannot change"
-)
 _SWEEP = Check("sweep", "handles the failure of one operation", no_fault)
 
 
@@ -107,7 +105,8 @@ class Battery:
         self._after_errors: dict[tuple[tuple[Fault, ...], TrialOptions], JudgedTrial | None] = {}
         run = FaultFreeRun(make_dataset, settings)
         self.fault_free_run = run
-        self.workload = IN_WORKERS.workload(run)
+        in_workers = IN_WORKERS.workload(run)
+        self.workload = replace(in_workers, list_at_rest=partial(list_at_rest, run, in_workers))
         if not run.unusable_reason:
             require_match(run.settings.files, run.working)
 
@@ -128,10 +127,7 @@ class Battery:
         if self.fault_free_run.unusable_reason and check.name != WORKERS_AGREE:
             raise NotApplicable(self.fault_free_run.unusable_reason)
         workload, ranks = self._workload_for(check), self.fault_free_run.settings.ranks
-        scenarios = check.plan_scenarios(replace(workload, ranks=ranks) if ranks else workload)
-        if check.origin and len(set(map(kind_of, (check.scenario, *scenarios)))) > 1:
-            raise check.error(_OTHER_KIND)
-        return scenarios
+        return check.plan_scenarios(replace(workload, ranks=ranks) if ranks else workload)
 
     def _workload_for(self, check: Check) -> Workload:
         kind = kind_of(check.scenario)
@@ -150,7 +146,7 @@ class Battery:
         """Whether the dataset does the same in *trial*, with bad content, as after an error."""
         if not is_silent_fault(trial.outcome, trial.finding):
             return False
-        kind = kind_of(check.scenario)
+        kind = kind_of_trial(check, trial.outcome)
         options = TrialOptions(processes=kind.run_epochs())
         errors = errors_of_files(trial.outcome)
         trials = (self._after_error(each, options) for each in errors)
@@ -249,7 +245,8 @@ class Battery:
         limit = self.fault_free_run.comparison.limit
         if limit is None or trial.finding.verdict is not Verdict.SURVIVED:
             return
-        if not any(map(has_files, scenario.faults)):
+        has_raised = any(epoch.exception for epoch in trial.outcome.epochs)
+        if has_raised or not any(map(has_files, scenario.faults)):
             return
         if self.fault_free_run.comparison.differs_per_worker:
             raise NotApplicable(

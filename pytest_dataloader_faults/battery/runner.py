@@ -8,7 +8,8 @@ from dataclasses import replace
 from pytest_dataloader_faults._settings.jobs import has_step
 from pytest_dataloader_faults._trial.process import fork_server
 from pytest_dataloader_faults.battery._battery import Battery
-from pytest_dataloader_faults.battery.checks import CAUSE_RULES, CHECKS, RUN_NOTES, kind_of
+from pytest_dataloader_faults.battery.checks import CAUSE_RULES, CHECKS, RUN_NOTES, kind_of_trial
+from pytest_dataloader_faults.battery.checks.at_rest import describe_start
 from pytest_dataloader_faults.battery.targets import note_on_workers
 from pytest_dataloader_faults.battery.workload import NotApplicable
 from pytest_dataloader_faults.faults import has_files
@@ -86,7 +87,7 @@ def run_check(
     trial = deciding_trial(result)
     outcome, cause = trial.outcome, _cause(battery, name, trial)
     of_files = any(has_files(each) for each in outcome.schedule)
-    run, kind = battery.fault_free_run, kind_of(CHECKS[name].scenario)
+    run, kind = battery.fault_free_run, kind_of_trial(CHECKS[name], outcome)
     about_files = (*run.notes, *kind.notes(run)) if of_files else ()
     noted = CHECKS[name].note_on(trial)
     notes = (*noted, *_notes_on_dataset(battery, outcome), *about_files)
@@ -142,7 +143,8 @@ def _cause(battery: Battery, name: str, trial: JudgedTrial) -> Cause | None:
     if trial.finding.cause is INTERMITTENT:
         return add_advice(trial.outcome, INTERMITTENT)
     check, outcome, fault_free = CHECKS[name], trial.outcome, battery.fault_free_run.outcome
-    is_poisoned = trial.finding.verdict is Verdict.POISONED and check.scenario.recovers_in_place
+    recovers_in_place = check.scenario.recovers_in_place and not outcome.before_init
+    is_poisoned = trial.finding.verdict is Verdict.POISONED and recovers_in_place
     inherits = is_poisoned and bool(inherited_files(outcome, fault_free, by_calls=True))
     clues = Clues(
         is_caught=battery.catches_errors(check, trial),
@@ -181,8 +183,9 @@ def _advice(name: str, trial: JudgedTrial, cause: Cause) -> tuple[str, ...]:
         return () if any(each.matched for each in of_files) else (_other_files(of_files),)
     if _fails_without_fault(trial, cause) and not (check.is_about_errors or check.origin):
         return (cause.advice,) if cause.advice else ()
+    preface = check.preface or describe_start(trial.outcome)
     advice = cause.advice if cause.overrides else check.advice.rstrip(".") or cause.advice
-    return (". ".join(filter(None, (check.preface, advice))),) if advice else ()
+    return (". ".join(filter(None, (preface, advice))),) if advice else ()
 
 
 def _fails_without_fault(trial: JudgedTrial, cause: Cause) -> bool:

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
-from typing import Literal, TypeAlias, TypeVar
+from typing import TypeAlias, TypeVar
 
 from pytest_dataloader_faults._arguments import ArgumentRule
 from pytest_dataloader_faults._settings import EVERY_FILE
@@ -25,6 +25,7 @@ _SERVED = (
     ". With loader={'multiprocessing_context': 'forkserver'} this check applies to a dataset that"
     " leaves its handles out of pickling, and opens the files at its first sample"
 )
+_ELSEWHERE = ". The checks of damaged files, such as truncated-file, cover such files"
 _NO_CONNECTION = (
     "its workers open no TCP connection. A connection opened before they started is not visible:"
     " open it in the worker, at its first sample"
@@ -33,10 +34,11 @@ _ALL_MAPPED = (
     "its workers read only files that were mapped before they started, which a truncation does not"
     " reach"
 )
+_NO_FILE = "neither its constructor nor its workers read a data file"
+_EMPTY = "the files that its constructor and its workers read are empty"
+_NOT_IN_MAIN = "only its workers read data files"
 _TAKE_FOLDER = "Let make_dataset take a folder, and write to files in it"
 
-Files: TypeAlias = Literal["opened", "read", "cut", "filled"]
-"""Some of the files of a workload: the name of its property."""
 _FILE_SETS: Mapping[str, str] = {
     "opens": "opened",
     "reads": "read",
@@ -45,6 +47,8 @@ _FILE_SETS: Mapping[str, str] = {
     "listings": "listed",
 }
 """The property with what workers do each operation to."""
+_SPREAD = 8
+_FEWEST_APART = 2
 NOTHING_TO_SWEEP = (
     "these faults match nothing that its workers do to data files or TCP connections, so there is"
     " nothing to sweep. For what its constructor does, pass before_init=True"
@@ -133,6 +137,13 @@ class FileSet:
         self.require()
         return glob.escape(self.paths[len(self.paths) // 2])
 
+    @property
+    def spread(self) -> str | tuple[str, ...]:
+        """Globs for about eight of them, each next to an intact one if there are several."""
+        self.require()
+        step = max(_FEWEST_APART, len(self.paths) // _SPREAD)
+        return targets.path_of(tuple(map(glob.escape, self.paths[::step])))
+
     def __bool__(self) -> bool:
         return bool(self.paths)
 
@@ -146,6 +157,8 @@ class FileSet:
 class Workload:
     """What the workers do in the fault-free run with some of the data files.
 
+    If these can be damaged at rest, it is also what the constructor and the main process do.
+
     Attributes:
         fault_free: One epoch with workers and no fault.
         globs: The globs that the user passed.
@@ -157,8 +170,9 @@ class Workload:
         in_workers_only: Whether only workers can read the dataset.
         in_all_workers_only: Whether only the loader's own number of workers can read it.
         ranks: How many processes train together; None without ranks.
-        elsewhere: Which checks cover files that were opened before the workers started: a sentence,
-            or "".
+        is_at_rest: Whether these are files that can be damaged before the dataset is created.
+        not_at_rest: Why they cannot be, or None.
+        list_at_rest: Returns the workload of files that can be damaged so, and that of the others.
     """
 
     fault_free: Outcome
@@ -171,7 +185,9 @@ class Workload:
     in_workers_only: bool = False
     in_all_workers_only: bool = False
     ranks: int | None = None
-    elsewhere: str = ""
+    is_at_rest: bool = False
+    not_at_rest: NotApplicable | None = None
+    list_at_rest: Callable[[], tuple[Workload, ...]] | None = None
 
     @classmethod
     def of(
@@ -211,6 +227,13 @@ class Workload:
     def read(self) -> FileSet:
         """The data files that workers read or map."""
         return self._files_with(lambda counts: counts.reads, partial(self.no_target, "read"))
+
+    @cached_property
+    def read_by_main_process(self) -> FileSet:
+        """The data files that the constructor or the main process reads or maps."""
+        files = self.used.get(None, {})
+        paths = (path for path, counts in files.items() if counts.reads)
+        return self._file_set(paths, lambda: NotApplicable(_NOT_IN_MAIN))
 
     @cached_property
     def filled(self) -> FileSet:
@@ -272,8 +295,10 @@ class Workload:
         """The files whose truncation a worker can notice: it opens or reads them by system calls.
 
         If a mapped file is truncated, the kernel returns zeros up to the end of the page and sends
-        SIGBUS after that. A dataset can prevent neither.
+        SIGBUS after that. A dataset can prevent neither, unless the file is mapped after that.
         """
+        if self.is_at_rest:
+            return self.filled
         return self._files_with(
             lambda counts: counts.reads and (counts.opens or counts.bytes), self._no_file_to_cut
         )
@@ -286,8 +311,7 @@ class Workload:
         if not self.read.paths or self.opened.paths:
             return NotApplicable(reason)
         is_forked = self.fault_free.loader.start_method == "fork"
-        covered = f". {self.elsewhere}" if self.elsewhere else ""
-        return NotApplicable(reason + covered + (_SERVED if is_forked else ""), _OPEN_BEFORE)
+        return NotApplicable(reason + _ELSEWHERE + (_SERVED if is_forked else ""), _OPEN_BEFORE)
 
     @property
     def reads(self) -> int:
@@ -371,7 +395,7 @@ class Workload:
     @cached_property
     def truncation_points(self) -> tuple[tuple[str, int], ...]:
         """Offsets at which some of these files could end and still look complete."""
-        return targets.truncation_points(self.read.paths, self.own_folders)
+        return targets.truncation_points(self.cut.paths, self.own_folders)
 
     @cached_property
     def kinds(self) -> tuple[Workload, ...]:
@@ -383,6 +407,8 @@ class Workload:
 
     def no_target(self, verb: str) -> NotApplicable:
         """An error that says why a check has no target: the workers *verb* no data file."""
+        if self.is_at_rest:
+            return NotApplicable(_EMPTY if self.read.paths else _NO_FILE)
         if self.read.paths and not self.opened.paths:
             reason = "its workers only use files that were opened or mapped before they started"
             return self.out_of_reach(reason)

@@ -52,11 +52,11 @@ def _factory(folder, log, kind=Records):
 def test_items_use_the_data_of_the_first_one(tmp_path, run_check, kind):
     """Another check that passes or does not apply costs its own trial."""
     costs = []
-    for name in ("open-error", "read-error", "connection-error"):
+    for name in ("open-error", "closed-descriptor", "connection-error"):
         folder = write_records(tmp_path / name)
         result, cost = run_check(_factory(folder, run_check.log, kind), name)
         costs.append(cost)
-        if name == "read-error":
+        if name == "closed-descriptor":
             paths = {each.path for facts in result.outcome.faults for each in facts.firings}
             assert {path.rpartition("/")[0] for path in paths} == {str(tmp_path / "open-error")}
     assert costs[0] >= WHOLE
@@ -78,12 +78,15 @@ def test_an_item_has_its_own_battery_after_a_change(records, tmp_path, run_check
         settings = {"loader": {"batch_size": 2}}
     result, cost = run_check(_factory(own, run_check.log), **settings)
     assert (result.passed, cost) == (True, WHOLE)
-    assert run_check(_factory(own, run_check.log), "read-error", **settings)[1] == SECOND + ALONE
+    assert (
+        run_check(_factory(own, run_check.log), "closed-descriptor", **settings)[1]
+        == SECOND + ALONE
+    )
 
 
 def test_a_failure_counts_if_the_dataset_works_without_a_fault(records, run_check):
     factory = _factory(records, run_check.log, ZerosOnError)
-    run_check(factory, "worker-killed-first")
+    run_check(factory, "worker-killed")
     result, cost = run_check(factory)
     assert (result.verdict, result.failed, cost) == (
         "corrupted",
@@ -103,7 +106,7 @@ class Closed(Records):
 def test_a_failure_of_data_that_a_fixture_closed_is_none(records, run_check):
     """From then on, each item has its own battery at once."""
     costs = []
-    for name in ("open-error", "read-error", "read-error-halfway"):
+    for name in ("open-error", "read-error", "closed-descriptor"):
         is_open = [True]
         factory = _factory(
             records, run_check.log, lambda folder, is_open=is_open: Closed(folder, is_open)
@@ -130,7 +133,7 @@ def test_a_change_that_no_file_shows_fails_no_check(records, run_check, monkeypa
     factory = _factory(records, run_check.log, Scaled)
     run_check(factory)
     monkeypatch.setitem(SCALE, "by", 2)
-    assert run_check(factory, "read-error-transient")[0].passed
+    assert run_check(factory, "read-error-once")[0].passed
 
 
 class RemembersWhatFailed(Records):
@@ -155,7 +158,7 @@ class RemembersWhatFailed(Records):
 
 def test_a_failure_that_damages_the_data_of_all_items_counts(records, run_check):
     factory = _factory(records, run_check.log, RemembersWhatFailed)
-    run_check(factory, "worker-killed-first", files="*.rec")
+    run_check(factory, "worker-killed", files="*.rec")
     result, _ = run_check(factory, "open-error", files="*.rec")
     assert (result.verdict, result.failed) == ("corrupted", True)
 
@@ -172,11 +175,11 @@ class Logs(Records):
 def test_what_the_items_own_trials_write_is_no_change(records, run_check):
     factory = _factory(records, run_check.log, Logs)
     run_check(factory, files="*.rec")
-    assert run_check(factory, "read-error", files="*.rec")[1] == SECOND + ALONE
+    assert run_check(factory, "closed-descriptor", files="*.rec")[1] == SECOND + ALONE
 
 
 def test_relative_paths_are_those_of_the_present_item(tmp_path, run_check, monkeypatch):
-    for name in ("open-error", "read-error"):
+    for name in ("open-error", "closed-descriptor"):
         (tmp_path / name).mkdir()
         monkeypatch.chdir(tmp_path / name)
         write_records(tmp_path / name / "records")
@@ -206,7 +209,7 @@ class WithLabels(ByName):
 def test_a_fault_does_not_miss_the_files_of_the_present_item(tmp_path, run_check, monkeypatch):
     """Faults of the first item's files would hit the labels only, whose errors are clear."""
     monkeypatch.setattr(WithLabels, "labels", Records(write_records(tmp_path / "labels")).paths)
-    for name in ("worker-killed-first", "open-error"):
+    for name in ("worker-killed", "open-error"):
         (tmp_path / name).mkdir()
         monkeypatch.chdir(tmp_path / name)
         write_records(tmp_path / name / "records")
@@ -214,7 +217,7 @@ def test_a_fault_does_not_miss_the_files_of_the_present_item(tmp_path, run_check
     assert (result.verdict, result.failed) == ("corrupted", True)
 
 
-BEFORE_INIT = "truncated-before-init"
+BEFORE_INIT = "truncated-file"
 FOLLOWED, AFTER = 1, 1
 """The epoch without a fault that is followed from the constructor on, and the recovery."""
 
@@ -222,9 +225,7 @@ FOLLOWED, AFTER = 1, 1
 def test_the_epoch_followed_from_the_constructor_on_is_made_once(records, run_check):
     factory = _factory(records, run_check.log)
     run_check(factory)
-    costs = [
-        run_check(factory, name)[1] for name in (BEFORE_INIT, BEFORE_INIT, "missing-before-init")
-    ]
+    costs = [run_check(factory, name)[1] for name in (BEFORE_INIT, BEFORE_INIT, "missing-file")]
 
     assert costs == [SECOND + FOLLOWED + ALONE + AFTER, ALONE + AFTER, ALONE + AFTER]
 

@@ -9,15 +9,15 @@ from torch.utils.data import DataLoader, Sampler
 
 from pytest_dataloader_faults import Contract, check_dataset, run_trial, sweep
 from pytest_dataloader_faults._trial import take_reference
-from pytest_dataloader_faults.battery.checks.before_init import BEFORE_INIT, BY_FACTORY, BY_WORKERS
-from pytest_dataloader_faults.battery.checks.before_init.rules import (
+from pytest_dataloader_faults.battery.checks.at_rest import BY_FACTORY, BY_WORKERS
+from pytest_dataloader_faults.exceptions import UnusableDatasetError
+from pytest_dataloader_faults.faults import ReadError, TruncatedFile
+from pytest_dataloader_faults.outcomes.judge.at_rest import (
     LISTS_FILES,
     LOSES_OTHERS,
     PAIRS_BY_PLACE,
     SKIPS_MISSING,
 )
-from pytest_dataloader_faults.exceptions import UnusableDatasetError
-from pytest_dataloader_faults.faults import ReadError, TruncatedFile
 from support.corpus.at_rest import (
     CASES,
     COUNT,
@@ -45,7 +45,7 @@ from support.judging import judge_trial
 from support.results import failure_of, result_of
 from support.rows import slow
 
-NAMES = [each.name for each in BEFORE_INIT]
+NAMES = [MISSING, EMPTY, CUT, DAMAGED]
 JSON = next(case for case in CASES if case.specimen.__name__ == "python_json")
 
 
@@ -60,7 +60,7 @@ def _block(tmp_path_factory):
 def test_a_contract_that_allows_to_skip(tmp_path):
     write_lines(tmp_path)
     make, skips = functools.partial(LineStream, tmp_path), Contract(may_skip=True)
-    cut, empty = check_dataset(make, only=(CUT, EMPTY), contract=skips)
+    empty, cut = check_dataset(make, only=(CUT, EMPTY), contract=skips)
 
     assert (cut.verdict, empty.verdict) == ("failed_cleanly", "survived")
     assert "the end is missing, but the file looks complete (survived)" in cut.explanation
@@ -196,11 +196,12 @@ class WrittenBack(Records):
         return sample
 
 
-def test_files_that_workers_write_are_not_said_to_be_those_of_the_factory(records):
-    (result,) = check_dataset(lambda: WrittenBack(records), only=CUT)
+def test_files_that_workers_write_are_damaged_in_the_workers(records):
+    result = result_of(lambda: WrittenBack(records), CUT)
 
-    assert (result.applies, result.cause) == (False, BY_WORKERS)
-    assert "for reading only in the workers" in result.notes[0]
+    assert (result.verdict, result.outcome.before_init) == ("failed_cleanly", False)
+    with pytest.raises(UnusableDatasetError, match=BY_WORKERS):
+        sweep(lambda: WrittenBack(records), faults=[ReadError()], before_init=True)
 
 
 def test_a_sweep_of_what_each_run_writes_says_so(tmp_path):

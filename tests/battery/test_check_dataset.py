@@ -49,7 +49,7 @@ def test_healthy_dataset_gives_one_passed_result_per_check(records):
     ("only", "exclude", "expected"),
     [
         (None, (), list(CHECKS)),
-        (["truncated-half", "pickles"], (), ["pickles", "truncated-half"]),
+        (["truncated-file", "pickles"], (), ["pickles", "truncated-file"]),
         (None, "pickles", [name for name in CHECKS if name != "pickles"]),
         (["pickles", FIRST], {FIRST}, ["pickles"]),
     ],
@@ -207,7 +207,7 @@ def test_a_death_that_does_not_come_is_no_matter_of_files(tmp_path):
     datasets = []
     battery = Battery(make)
     datasets.append(True)
-    result = run_check(battery, "worker-killed-middle")
+    result = run_check(battery, "worker-killed")
 
     assert result.verdict == "not_exercised"
     assert "make_dataset must use the same files" not in result.explanation
@@ -311,7 +311,7 @@ def test_names_file_does_not_hold_for_errors_of_torch(records):
     """A timeout and a death are told by torch, which knows of no file."""
     check_dataset(
         lambda: Records(records),
-        only=["hung-read", "worker-killed-reading"],
+        only=["hung-read", "worker-killed"],
         contract=Contract(names_file=True),
     )
 
@@ -339,7 +339,7 @@ def test_unexpected_failures_can_be_warned_of(records):
 
 
 def test_temporary_files_of_the_dataset_are_no_targets(records):
-    (result,) = check_dataset(lambda: Unpacked(records), only="file-missing")
+    (result,) = check_dataset(lambda: Unpacked(records), only="missing-file")
 
     assert result.passed
     assert all(firing.path.endswith(".rec") for firing in result.outcome.faults[0].firings)

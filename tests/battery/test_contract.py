@@ -65,7 +65,7 @@ def test_samples_that_a_fault_hit_may_be_skipped(records):
 
 
 def test_samples_made_together_are_indistinguishable(records):
-    result = _run_checks(lambda: _filtered(SkipsTooMany(records)), "read-error-transient", SKIPS)
+    result = _run_checks(lambda: _filtered(SkipsTooMany(records)), "read-error-once", SKIPS)
 
     firings = [firing for each in result.outcome.faults for firing in each.firings]
     assert {None} == {firing.sample for firing in firings}

@@ -134,7 +134,7 @@ def test_file_that_is_neither_has_no_such_place(content, tmp_path):
 
 def test_check_cuts_archives_there_and_other_files_anywhere(records):
     shards, other_paths = (
-        ALL_CHECKS["truncated-tail"].plan_scenarios(Battery(make(records)).workload)
+        ALL_CHECKS["truncated-file"].plan_scenarios(Battery(make(records)).workload)
         for make in (Shards, Records)
     )
 
@@ -297,7 +297,7 @@ class OnesIfMissing(ShardArrays):
 
 def test_names_that_differ_in_more_than_digits_are_kinds(records):
     dataset = OnesIfMissing(records)
-    (result,) = check_dataset(lambda: dataset, only="file-missing", on_fail=None)
+    (result,) = check_dataset(lambda: dataset, only="missing-file", on_fail=None)
 
     variant = "shard-0-X.npy and 3 files like it (failed_cleanly)"
     second = "shard-0-w.npy and 3 files like it (corrupted)"

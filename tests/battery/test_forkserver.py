@@ -13,7 +13,7 @@ SERVED = {"multiprocessing_context": "forkserver"}
 
 
 KILLED = "worker-killed-sending"
-FEW = ["workers-agree", "pickles", "open-error", "truncated-half", "worker-killed-first", KILLED]
+FEW = ["workers-agree", "pickles", "open-error", "truncated-file", "worker-killed", KILLED]
 
 
 def _verdicts(kind, records, loader, **options):
@@ -22,13 +22,13 @@ def _verdicts(kind, records, loader, **options):
 
 
 def test_few_verdicts_are_those_of_forked_workers(records):
-    expected = dict.fromkeys(("open-error", "truncated-half"), "it returns zeros")
+    expected = dict.fromkeys(("open-error", "truncated-file"), "it returns zeros")
     assert _verdicts(ZerosOnError, records, SERVED, only=FEW, expected_failures=expected) == {
         "workers-agree": ("survived", True),
         "pickles": ("survived", True),
         "open-error": ("corrupted", False),
-        "truncated-half": ("corrupted", False),
-        "worker-killed-first": ("failed_cleanly", True),
+        "truncated-file": ("corrupted", False),
+        "worker-killed": ("failed_cleanly", True),
     }
 
 

@@ -1,5 +1,6 @@
 """A dataset that hangs again and again is waited for once."""
 
+import errno
 import fcntl
 import inspect
 import select
@@ -54,7 +55,7 @@ def _results(tmp_path_factory):
     pause = []
     make_dataset = partial(HangsOrIsSlow, records, pause)
     results = {}
-    for name in ("open-error", "permission-denied", "read-error"):
+    for name in ("open-error", "descriptor-exhaustion", "read-error"):
         results[name], _ = batteries.run_check(
             name, make_dataset, Settings(deadline=DEADLINE), **options
         )
@@ -78,7 +79,7 @@ def test_the_first_hang_is_confirmed(results):
 def test_the_next_hang_is_known_by_its_line(results):
     lines, start = inspect.getsourcelines(HangsOrIsSlow)
     line = start + next(n for n, each in enumerate(lines) if "Event" in each)
-    second = results["permission-denied"]
+    second = results["descriptor-exhaustion"]
 
     assert (second.verdict, second.failed, len(second.trials)) == ("hung", True, 1)
     assert _deadlines(second)[0] < DEADLINE
@@ -95,7 +96,7 @@ def test_what_is_slow_elsewhere_is_waited_for(results):
 
 
 class TriesForAWhile(Records):
-    """Tries again and again: forever, or where it has no permission for three seconds.
+    """Tries again and again: forever, or for three seconds if it has no descriptor.
 
     It is always at one line. Its pauses are short, and in poll(2), which counts as no sleep.
     """
@@ -108,7 +109,7 @@ class TriesForAWhile(Records):
                     return file.read()
             except OSError as error:
                 began = began or time.monotonic()
-                if type(error) is PermissionError and time.monotonic() - began > IN_BETWEEN:
+                if error.errno == errno.EMFILE and time.monotonic() - began > IN_BETWEEN:
                     raise
 
     def pause(self):
@@ -118,7 +119,7 @@ class TriesForAWhile(Records):
 def test_a_retry_at_the_line_of_a_hang_is_waited_for(records):
     first_result, second = check_dataset(
         lambda: TriesForAWhile(records),
-        only=["open-error", "permission-denied"],
+        only=["open-error", "descriptor-exhaustion"],
         loader={"num_workers": 1},
         deadline=DEADLINE,
         on_fail=None,

@@ -198,7 +198,7 @@ class FromFiles(Dataset[Any]):
 def test_a_fault_hits_a_sample_of_any_index(records):
     options = {"sampler": mixed(8, "cut"), "batch_size": None}
     broken = _loader(FromFiles(records, substitutes=True), **options)
-    result = failure_of(broken, "read-error-halfway")
+    result = failure_of(broken, "read-error")
     assert result.verdict == "corrupted"
     sentence = result.explanation.splitlines()[0]
     assert [name for name in map(name_of, mixed(8, "cut")) if repr(name) in sentence]

@@ -72,7 +72,7 @@ class KilledInWorker(Dataset[Any]):
 
 
 ONE_WORKER = {"num_workers": 1, "batch_size": 4}
-BEFORE_INIT, OF_RANKS = "missing-before-init", "rank-stops"
+BEFORE_INIT, OF_RANKS = "missing-file", "rank-stops"
 FAULT_FREE, FOLLOWED = 2, 3
 """The second and third call for a before-init check. The first is for the reference."""
 OF_REFERENCES, OF_EPOCH = 3, 5

@@ -33,7 +33,7 @@ def test_what_is_left_over_of_a_division_is_missed(records):
 
 
 def test_the_other_checks_keep_to_the_number_that_the_loader_has(records):
-    checks = ["two-epochs", "read-error", "truncated-half"]
+    checks = ["two-epochs", "read-error", "truncated-file"]
     for result in check_dataset(lambda: RestDropped(records), only=checks, on_fail=None):
         assert result.passed, result.explanation
         assert {each.worker for each in result.outcome.workers} == {0, 1}

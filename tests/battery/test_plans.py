@@ -11,6 +11,7 @@ from pytest_dataloader_faults.battery.checks import CHECKS
 from pytest_dataloader_faults.battery.targets import OwnFolders
 from pytest_dataloader_faults.outcomes import FaultFacts, FileCounts, Reference, WorkerFacts
 from pytest_dataloader_faults.outcomes.stages import RECOVERY
+from pytest_dataloader_faults.steps import run_epochs
 from support.applicability import refusal_of
 from support.datasets import Records, write_records
 from support.facts import EIO, EPOCH_1, fired, revised, unfired
@@ -42,7 +43,12 @@ def _workload(real, *workers, start_method="fork", writable=(), **counts):
     )
     paths = frozenset(path for files in workers for path in files)
     return replace(
-        real, fault_free=fault_free, paths=paths, globs=("*",), own_folders=OwnFolders(writable)
+        real,
+        fault_free=fault_free,
+        paths=paths,
+        globs=("*",),
+        own_folders=OwnFolders(writable),
+        list_at_rest=None,
     )
 
 
@@ -66,28 +72,16 @@ OPENED = FileCounts(1, 0, 0)
 @rows(
     ("check", "expected"),
     [
-        ("open-error", faults.OpenError((A, B))),
-        ("file-missing", faults.OpenError(B, errno=errno.ENOENT)),
-        ("permission-denied", faults.OpenError((A, B), errno.EACCES)),
-        ("read-error", faults.ReadError((A, B))),
-        ("read-error-halfway", faults.ReadError((A, B), nth=2)),
-        ("read-error-transient", faults.ReadError((A, B), nth=2, times=1)),
-        ("truncated-half", faults.TruncatedFile((A, B), keep=0.5)),
-        ("truncated-tail", faults.TruncatedFile((A, B), keep=0.9)),
-        ("truncated-empty", faults.TruncatedFile(B, keep=0)),
+        ("missing-file", faults.OpenError(B, errno=errno.ENOENT)),
+        ("open-error", faults.OpenError((A, B), errno.EACCES)),
+        ("read-error", faults.ReadError((A, B), nth=2)),
+        ("read-error-once", faults.ReadError((A, B), nth=2, times=1)),
+        ("truncated-file", faults.TruncatedFile((A, B), keep=0.5)),
+        ("empty-file", faults.TruncatedFile(B, keep=0)),
         ("closed-descriptor", faults.ClosedDescriptor((A, B))),
         ("hung-read", faults.HungRead((A, B))),
         ("descriptor-exhaustion", faults.DescriptorExhaustion()),
-        ("worker-killed-first", faults.WorkerKilled()),
-        ("worker-killed-middle", faults.WorkerKilled(at=3)),
-        ("worker-killed-last", faults.WorkerKilled(at=4)),
-        ("worker-killed-reading", faults.WorkerKilled(reading=(A, B), worker=0)),
         ("worker-killed-sending", faults.WorkerKilled(sending=True)),
-        ("truncated-before-init", faults.TruncatedFile((A, B), keep=0.5)),
-        ("empty-before-init", faults.TruncatedFile(B, keep=0)),
-        ("missing-before-init", faults.OpenError(B, errno=errno.ENOENT)),
-        ("corrupted-before-init", faults.CorruptedFile((A, B), flips=8)),
-        ("read-error-before-init", faults.ReadError((A, B))),
     ],
 )
 def test_a_check_of_one_fault(check, expected, real):
@@ -123,17 +117,17 @@ def test_files_of_the_same_name_are_told_apart_by_their_folders(real):
 def test_a_text_is_cut_between_two_lines_as_well(real, tmp_path):
     text = tmp_path / "lines.txt"
     text.write_text("".join(f"line {number}\n" for number in range(100)), encoding="ascii")
-    half, tail = _plan("truncated-before-init", _workload(real, {str(text): READ}))
+    half, tail = _plan("truncated-file", _workload(real, {str(text): READ}))
 
     assert half == (faults.TruncatedFile(str(text), keep=0.5),)
     assert text.read_bytes()[: tail[0].keep].endswith(b"\n")
 
 
-@rows(("reads", "nth"), [((2, 0), 2), ((3, 3), 2), ((5, 1), 2), ((3, 6), 3), ((9, 0), 4)])
+@rows(("reads", "nth"), [((1, 1), 1), ((2, 0), 2), ((3, 3), 2), ((5, 1), 2), ((3, 6), 3)])
 def test_halfway_is_that_of_the_busiest_worker(reads, nth, real):
     files = [{A: FileCounts(1, count, 64)} for count in reads]
 
-    assert _plan("read-error-halfway", _workload(real, *files)) == [(faults.ReadError(A, nth=nth),)]
+    assert _plan("read-error", _workload(real, *files)) == [(faults.ReadError(A, nth=nth),)]
 
 
 def test_each_read_is_cut_in_two_ways(real):
@@ -158,37 +152,36 @@ def test_of_very_many_reads_some_are_cut(reads, step, real):
         assert planned == (first_fault, faults.ShortRead(A, max_bytes=0.5, every=step))
 
 
-@pytest.mark.parametrize(
-    ("paths", "titles", "last_path"), [((A,), [""], A), ((A, B), ["every file", "one file"], B)]
-)
-def test_damage_is_in_every_file_and_in_one(paths, titles, last_path, real):
-    workload = _workload(real, dict.fromkeys(paths, READ))
+@rows(("count", "damaged"), [(1, [0]), (2, [0]), (5, [0, 2, 4]), (32, range(0, 32, 4))])
+def test_damage_is_next_to_intact_files(count, damaged, real):
+    paths = [f"/data/{number:02}.bin" for number in range(count)]
+    ((fault,),) = _plan("corrupted-file", _workload(real, dict.fromkeys(paths, READ)))
 
-    assert _titles("corrupted-file", workload) == titles
-    assert _plan("corrupted-file", workload)[-1] == (faults.CorruptedFile(last_path, flips=8),)
+    assert fault.globs == tuple(paths[number] for number in damaged)
 
 
-@rows(("fetches", "middle", "last_fetch"), [(1, None, None), (2, 2, 2), (3, 2, 3), (5, 3, 5)])
-def test_a_death_comes_halfway_and_at_the_end(fetches, middle, last_fetch, real):
-    workload = _workload(real, {A: READ}, fetches=fetches)
-    for check, at in (("worker-killed-middle", middle), ("worker-killed-last", last_fetch)):
-        plan = _plan(check, workload)
-        assert plan == [(faults.WorkerKilled(at=at),)] if at else isinstance(plan, str)
+WROTE = {"/trial/a.pt": FileCounts(1, 0, 0, 1)}
+FIRST = faults.WorkerKilled()
 
 
 @rows(
-    ("files", "worker"),
+    ("files", "deaths"),
     [
-        (({A: READ}, {A: READ}), 0),
-        (({A: MAPPED}, {A: READ}), 1),
-        (({}, {A: FileCounts(0, 1, 9)}), 1),
-        (({}, {A: FileCounts(1, 1, 0)}), 1),
+        (({A: READ}, {A: READ}), [FIRST, faults.WorkerKilled(reading=A, worker=0)]),
+        (({A: MAPPED}, {A: READ}), [FIRST, faults.WorkerKilled(reading=A, worker=1)]),
+        (({}, {A: FileCounts(0, 1, 9)}), [FIRST, faults.WorkerKilled(reading=A, worker=1)]),
+        (({}, {A: FileCounts(1, 1, 0)}), [FIRST, faults.WorkerKilled(reading=A, worker=1)]),
+        (({A: MAPPED},), [FIRST]),
+        (
+            ({A: FileCounts(1, 0, 0, 1)}, WROTE, WROTE),
+            [FIRST, faults.WorkerKilled(writing="/trial/*", worker=1)],
+        ),
     ],
 )
-def test_a_worker_that_reads_by_system_calls_dies(files, worker, real):
-    plan = _plan("worker-killed-reading", _workload(real, *files))
+def test_a_worker_dies_while_it_uses_files(files, deaths, real):
+    plan = _plan("worker-killed", _workload(real, *files, writable=("/trial",)))
 
-    assert plan == [(faults.WorkerKilled(reading=A, worker=worker),)]
+    assert plan == [(death,) for death in deaths]
 
 
 @rows(
@@ -202,12 +195,47 @@ def test_a_worker_that_reads_by_system_calls_dies(files, worker, real):
     ],
 )
 def test_a_file_that_is_cut_off_can_be_found_so(files, cut, real):
-    plan = _plan("truncated-half", _workload(real, files))
+    plan = _plan("truncated-file", _workload(real, files))
 
     if cut in files:
         assert plan == [(faults.TruncatedFile(cut, keep=0.5),)]
     else:
         assert cut in plan
+
+
+@rows(("counts", "cut"), [(MAPPED, A), (FileCounts(0, 1, 0), A), (OPENED, "read a data file")])
+def test_a_file_that_is_mapped_later_can_be_damaged_before(counts, cut, real):
+    at_rest = replace(_workload(real, {A: counts}), is_at_rest=True)
+    workload = replace(at_rest, is_at_rest=False, list_at_rest=lambda: (at_rest,))
+    plan = _plan("truncated-file", workload)
+
+    assert plan == [(faults.TruncatedFile(A, keep=0.5),)] if cut == A else cut in plan
+
+
+def test_files_that_each_run_writes_are_damaged_in_the_workers(real):
+    in_workers = _workload(real, {A: READ, B: READ})
+    at_rest = replace(in_workers, paths=frozenset({A}), is_at_rest=True)
+    parts = at_rest, replace(in_workers, paths=frozenset({B}))
+    scenarios = CHECKS["empty-file"].plan_scenarios(replace(in_workers, list_at_rest=lambda: parts))
+
+    assert [each.faults[0].path for each in scenarios] == [A, B]
+    assert [each.processes for each in scenarios] == [
+        run_epochs(before_init=is_before) for is_before in (True, False)
+    ]
+
+
+def test_the_constructor_meets_a_disk_that_fails_if_it_reads(real):
+    in_workers = _workload(real, {A: READ, B: READ})
+    main = replace(in_workers.fault_free.workers[0], worker=None, files={B: READ})
+    run = revised(in_workers.fault_free, processes=(main, *in_workers.fault_free.workers))
+    at_rest = replace(in_workers, fault_free=run, is_at_rest=True)
+    workload = replace(in_workers, list_at_rest=lambda: (at_rest,))
+
+    assert _plan("read-error", workload) == [
+        (faults.ReadError((A, B), nth=2),),
+        (faults.ReadError(B),),
+    ]
+    assert _titles("read-error", workload) == ["from halfway on", "from the constructor on"]
 
 
 @rows(
@@ -238,33 +266,28 @@ def test_a_death_within_a_message_needs_a_child(start_method, applies, real):
 
 
 @rows(
-    ("counts", "titles", "nth"),
+    ("counts", "nth"),
     [
-        (FileCounts(1, 9, 99, longest=5, longest_offset=64, longest_bytes=32), 2, 5),
-        (FileCounts(1, 9, 99), 2, 4),
-        (FileCounts(1, 4, 99), 2, 2),
-        (FileCounts(1, 3, 99), 1, None),
+        (FileCounts(1, 9, 99, longest=5, longest_offset=64, longest_bytes=32), 5),
+        (FileCounts(1, 9, 99), 4),
+        (FileCounts(1, 1, 99), 1),
     ],
 )
-def test_an_error_in_the_first_epoch_is_at_two_reads(counts, titles, nth, real):
-    workload = _workload(real, {A: counts})
-    plan = _plan("recovers-after-read-error", workload)
+def test_a_single_error_is_at_a_later_read(counts, nth, real):
+    plan = _plan("read-error-once", _workload(real, {A: counts}))
 
-    assert plan[0] == (faults.ReadError(A, times=1),)
-    assert len(_titles("recovers-after-read-error", workload)) == titles
-    if nth:
-        assert plan[1] == (faults.ReadError(A, nth=nth, times=1),)
+    assert plan == [(faults.ReadError(A, nth=nth, times=1),)]
 
 
 def test_the_longest_of_all_reads_is_named(real):
     short, long = (
         FileCounts(1, 9, 99, longest=2, longest_offset=8, longest_bytes=size) for size in (16, 32)
     )
-    plan = CHECKS["recovers-after-read-error"].plan_scenarios(
-        _workload(real, {A: short}, {B: long, C: short})
-    )
+    workload = _workload(real, {A: short}, {B: long, C: short})
 
-    assert plan[1].title == "read 2 of b.bin, which is the longest: 32 bytes at 8"
+    assert _titles("read-error-once", workload) == [
+        "read 2 of b.bin, which is the longest: 32 bytes at 8"
+    ]
 
 
 @rows(
@@ -293,18 +316,9 @@ def test_a_stream_is_tried_with_more_workers(samples, files, workers, expected, 
 @rows(("writes", "nths"), [((1, 0), [1]), ((2, 0), [2]), ((1, 3), [2, 3]), ((4, 2), [3, 4])])
 def test_a_disk_fills_up_halfway(writes, nths, real):
     files = [{"/trial/a.pt": FileCounts(1, 0, 0, count)} for count in writes]
-    plan = _plan("disk-full", _workload(real, *files, writable=("/trial",)))
+    plan = _plan("write-error", _workload(real, *files, writable=("/trial",)))
 
     assert plan == [(faults.WriteError("/trial/*", errno.ENOSPC, nth=nth),) for nth in nths]
-
-
-def test_a_worker_that_writes_dies(real):
-    wrote, elsewhere = {"/trial/a.pt": FileCounts(1, 0, 0, 1)}, {A: FileCounts(1, 0, 0, 1)}
-    plan = _plan(
-        "worker-killed-writing", _workload(real, elsewhere, wrote, wrote, writable=("/trial",))
-    )
-
-    assert plan == [(faults.WorkerKilled(writing="/trial/*", worker=1),)]
 
 
 @rows(
@@ -335,9 +349,9 @@ def test_checks_of_connections(check, titles, expected, real):
     [
         ("short-read", FaultFacts(EIO, 0), False),
         ("short-read", FaultFacts(EIO, 1), True),
-        ("recovers-after-read-error", FaultFacts(EIO, 0), True),
-        ("recovers-after-read-error", *unfired(EIO), False),
-        ("recovers-after-read-error", *fired(EIO), True),
+        ("read-error-once", FaultFacts(EIO, 0), True),
+        ("read-error-once", *unfired(EIO), False),
+        ("read-error-once", *fired(EIO), True),
         ("closed-descriptor", FaultFacts(faults.ClosedDescriptor(B), 0), False),
         ("closed-descriptor", FaultFacts(faults.ClosedDescriptor(A), 0), True),
         ("closed-descriptor", FaultFacts(faults.ClosedDescriptor(B), 1), True),

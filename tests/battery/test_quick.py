@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from pytest_dataloader_faults.battery.checking import select_checks
-from pytest_dataloader_faults.battery.checks import GROUPS
+from pytest_dataloader_faults.battery.checks import GROUPS, OLD_NAMES
 from pytest_dataloader_faults.exceptions import InvalidArgumentError
 
 ROOT = Path(__file__).parents[2]
@@ -15,13 +15,17 @@ PAGE = ROOT / "docs/how-to/run-only-some-checks.md"
 
 
 def _failures():
-    """For each class of the record and each verdict on it: the checks that found it."""
+    """For each class of the record and each verdict on it: the checks that found it.
+
+    The record has the names of checks of its time.
+    """
     record = json.loads((ROOT / "docs/evidence/datasets.json").read_text("utf-8"))
     failures = defaultdict(set)
     for name, row in record.items():
         for check, sentence in row.get("failed", {}).items():
             if not name.startswith(("ranks_", "resume_")):
-                failures[name, sentence.partition(":")[0]].add(check)
+                found = OLD_NAMES.get(check, check)
+                failures[name, sentence.partition(":")[0]].add(found)
     return failures
 
 

@@ -58,14 +58,14 @@ def _path(tmp_path):
 
 
 def test_each_worker_makes_two_batches(path):
-    result = result_of(lambda: Many(path), "worker-killed-middle", loader={"batch_size": 100})
+    result = result_of(lambda: Many(path), "worker-killed", loader={"batch_size": 100})
     assert result.verdict == "failed_cleanly"
     assert "256 of 400 samples were checked" in result.explanation
 
 
 def test_samples_of_the_whole_dataset(path):
-    broken = failure_of(lambda: Many(path, forgiving_from=120), "read-error-halfway")
-    healthy = result_of(lambda: Many(path), "read-error-halfway")
+    broken = failure_of(lambda: Many(path, forgiving_from=120), "read-error")
+    healthy = result_of(lambda: Many(path), "read-error")
     assert ("corrupted", "failed_cleanly") == (broken.verdict, healthy.verdict)
     assert NOTE in broken.explanation
     assert NOTE in healthy.explanation
@@ -81,7 +81,7 @@ class NeverTheSame(Sampler[int]):
 
 def test_an_order_that_never_repeats_hides_no_wrong_sample(path):
     """A trial requests the samples of the fault-free run, so their content is known."""
-    options = {"loader": {"sampler": NeverTheSame()}, "only": ["two-epochs", "read-error-halfway"]}
+    options = {"loader": {"sampler": NeverTheSame()}, "only": ["two-epochs", "read-error"]}
     healthy = check_dataset(lambda: Many(path), **options)
     broken = check_dataset(lambda: Many(path, forgiving_from=0), on_fail=None, **options)
 
@@ -131,7 +131,7 @@ def test_batches_keep_the_size_that_their_collate_function_needs(records):
     some_samples, all_of_it = (
         result_of(
             lambda: NoneOnError(records),
-            "file-missing",
+            "missing-file",
             contract=contract,
             loader=loader,
             samples=samples,
@@ -207,7 +207,7 @@ def _write_lines(folder, lines):
 
 
 def test_a_long_stream_is_not_said_to_survive(tmp_path):
-    result = result_of(_write_lines(tmp_path, 3000), "truncated-half")
+    result = result_of(_write_lines(tmp_path, 3000), "truncated-file")
     assert (result.verdict, result.applies) == ("not_exercised", False)
     assert "a finite stream of fewer than 10,000 samples" in result.explanation
 
@@ -221,7 +221,7 @@ class OfItsOwnGenerator(TensorDataset):
 
 def test_a_comparison_of_shapes_alone_is_noted():
     data = OfItsOwnGenerator(torch.arange(16.0))
-    result = result_of(lambda: data, "worker-killed-first")
+    result = result_of(lambda: data, "worker-killed")
     assert any("only their types and shapes were compared" in each for each in result.notes)
 
 

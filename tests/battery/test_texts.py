@@ -9,7 +9,7 @@ import pytest
 
 from pytest_dataloader_faults import _settings, exceptions, faults
 from pytest_dataloader_faults.battery import checking, runner, sweeping, targets
-from pytest_dataloader_faults.battery.checks import CHECKS, before_init
+from pytest_dataloader_faults.battery.checks import CHECKS, at_rest
 from pytest_dataloader_faults.battery.checks.memory.rules import WorkerMemory
 from pytest_dataloader_faults.battery.checks.ranks import WITHOUT_RANKS
 from pytest_dataloader_faults.battery.workload import Workload
@@ -48,7 +48,7 @@ def _workload(*files, globs=("*",), changes=None, fetches=1, **counts):
     )
     fault_free = revised(ordinary(Pass(EPOCH_1, complete=True)), processes=workers, **changes or {})
     paths = frozenset(path for counts_by_path in files for path in counts_by_path)
-    return Workload(fault_free, globs, paths, elsewhere=before_init.ELSEWHERE)
+    return Workload(fault_free, globs, paths)
 
 
 def _of_length(length, **changes):
@@ -68,15 +68,12 @@ PLANS = {
         "open-error",
         _workload({DATA: MAPPED}, changes={"start_method": "fork"}),
     ),
-    "one read": ("read-error-halfway", _workload({DATA: FileCounts(1, 1, 64)})),
-    "mapped before": ("truncated-half", _workload({DATA: MAPPED})),
-    "one batch": ("worker-killed-middle", READS),
-    "one batch is the last": ("worker-killed-last", READS),
+    "mapped before": ("truncated-file", _workload({DATA: MAPPED})),
     "fork server": (
         "worker-killed-sending",
         _workload({DATA: READ}, changes={"start_method": "forkserver"}),
     ),
-    "no file": ("read-error-before-init", NOTHING),
+    "no file": ("read-error", NOTHING),
     "writes elsewhere": ("write-error", _workload({DATA: WRITTEN})),
     "writes nothing": ("write-error", READS),
     "written before": ("write-error", replace(READS, cached=(DATA,))),
@@ -157,7 +154,7 @@ def test_reasons_why_checks_do_not_apply(golden):
     footprints = tuple(Footprint(epoch, "worker 0", 0, 0, 1) for epoch in range(1, 3))
     trials = {
         "short-read": revised(trial, faults=(FaultFacts(EIO, 0),)),
-        "recovers-after-read-error": revised(trial, faults=unfired(EIO)),
+        "read-error-once": revised(trial, faults=unfired(EIO)),
         "closed-descriptor": revised(trial, schedule=(closed.fault,), faults=(closed,)),
         "descriptor-exhaustion": revised(trial, faults=fired(EXHAUSTED, path=None), timed_out=True),
         "memory-exhaustion": revised(trial, faults=(FaultFacts(faults.MemoryExhaustion(), 0),)),
@@ -204,7 +201,7 @@ def test_sentences_of_checks(golden):
     crashed = ordinary(dead, fired(faults.MemoryExhaustion(), path=None, call="mmap of 1.0 MiB"))
     sentences = {
         "two-epochs": (trial, Reference("iterable", ((0, Sample("d0")),), second_pass_count=0)),
-        "recovers-after-read-error": (revised(trial, faults=(in_epoch_1,)), None),
+        "read-error-once": (revised(trial, faults=(in_epoch_1,)), None),
         "memory-exhaustion": (crashed, None),
     }
     rules = {name: CHECKS[name].rule(*facts).sentence for name, facts in sentences.items()}
@@ -236,13 +233,13 @@ def _texts_on_memory(trial):
 
 def test_notes_on_files(golden):
     run = _workload({DATA: READ, TEXT: FileCounts(1, 2, 64, 1)}).fault_free
-    rewritten = before_init.FollowedRun(run, rewritten=("/cache/a.npy", "/cache/b.npy"))
+    rewritten = at_rest.FollowedRun(run, rewritten=("/cache/a.npy", "/cache/b.npy"))
     (created,) = targets.notes_on_changed((DATA,), run)
     (written,) = targets.notes_on_changed((TEXT,), run)
     (workers,) = targets.note_on_workers(replace(Reference("map", ()), lacks_workers=True))
     refusals = {
         f"refusal: {writer}": replace(rewritten, writer=writer).refusal(("*.npy",)).full_reason
-        for writer in (before_init.BY_FACTORY, before_init.BY_WORKERS)
+        for writer in (at_rest.BY_FACTORY, at_rest.BY_WORKERS)
     }
     notes = {"made": created, "written": written, "workers": workers, **refusals}
     golden("notes", {**notes, "rewritten": "\n".join(rewritten.notes(("*.npy",)))})

@@ -21,8 +21,8 @@ def _checked(make, only, **options):
 
 
 def test_a_time_in_a_sample_hides_no_other_part(records):
-    timed = result_of(lambda: Timed(records), "file-missing")
-    other = failure_of(lambda: TimedOther(records), "file-missing")
+    timed = result_of(lambda: Timed(records), "empty-file")
+    other = failure_of(lambda: TimedOther(records), "empty-file")
 
     assert (timed.verdict, other.verdict) == ("failed_cleanly", "corrupted"), timed.explanation
     assert "it has the content of sample 9" in other.explanation
@@ -32,13 +32,13 @@ def test_a_time_in_a_sample_hides_no_other_part(records):
 
 
 def test_a_time_in_the_samples_of_a_stream(records):
-    good, bad = _checked(lambda: TimedStream(records), ["workers-agree", "truncated-half"])
+    good, bad = _checked(lambda: TimedStream(records), ["workers-agree", "truncated-file"])
 
     assert (good.verdict, bad.verdict) == ("survived", "corrupted")
     assert "16 of 16 samples are missing" in bad.sentence
 
 
-CONTENT, SHUFFLED = ["truncated-half", "truncated-before-init"], {"shuffle": True}
+CONTENT, SHUFFLED = ["truncated-file", "truncated-file"], {"shuffle": True}
 
 
 def test_a_dataset_that_seeds_itself_is_compared_with_an_epoch_of_workers(records):
@@ -49,7 +49,7 @@ def test_a_dataset_that_seeds_itself_is_compared_with_an_epoch_of_workers(record
 
 def test_a_dataset_that_seeds_itself_and_repeats_a_sample_is_corrupted(records):
     make = lambda: OwnGeneratorRepeats(records)  # noqa: E731
-    result = failure_of(make, "truncated-before-init", loader=SHUFFLED)
+    result = failure_of(make, "truncated-file", loader=SHUFFLED)
     assert result.verdict == "corrupted", result.explanation
     _require_comparison_in_workers(result)
 
@@ -61,8 +61,8 @@ def _require_comparison_in_workers(result):
 
 def test_an_attempt_after_an_error_may_draw_again(records):
     contract = Contract(may_skip=True)
-    (result,) = _checked(lambda: SeedsItself(records), "read-error-transient")
-    (skips,) = _checked(lambda: SeedsItself(records), "file-missing", contract=contract)
+    (result,) = _checked(lambda: SeedsItself(records), "read-error-once")
+    (skips,) = _checked(lambda: SeedsItself(records), "missing-file", contract=contract)
 
     assert result.outcome.comparison.by_form
     assert skips.outcome.comparison.by_form
@@ -109,5 +109,5 @@ def test_random_samples_may_depend_on_those_read_before(records):
     assert "survived" == agree.verdict == reads_before.verdict, agree.explanation
     assert "NotImplementedError: ('{} cannot be pickled'" in pickles.explanation
 
-    zeros = failure_of(lambda: PatchQueueOfZeros(records), "truncated-half")
+    zeros = failure_of(lambda: PatchQueueOfZeros(records), "truncated-file")
     assert "corrupted" == zeros.verdict, zeros.explanation

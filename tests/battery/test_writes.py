@@ -66,7 +66,7 @@ def test_a_folder_that_is_not_the_trials_own(records, tmp_path):
                 file.write(f"{index}\n")
             return super().__getitem__(index)
 
-    result = _check(lambda: Logs(records), "disk-full")["disk-full"]
+    result = _check(lambda: Logs(records), "write-error")["write-error"]
     assert not result.applies
     assert f"its workers write {tmp_path / 'log'}, but writes only fail" in result.explanation
 
@@ -78,7 +78,7 @@ class _ToAPath(AtomicSpectrograms):
 
 
 def test_torch_save_hides_why_a_write_failed(recordings):
-    result = failure_of(functools.partial(_copied, _ToAPath, recordings), "disk-full")
+    result = failure_of(functools.partial(_copied, _ToAPath, recordings), "write-error")
     assert result.verdict == "failed_unclearly"
     assert "Pass it a file opened with open()" in result.explanation
 

@@ -85,7 +85,7 @@ def test_errno_is_lost_and_the_text_is_not(records):
     [(RaisesKeyError, "failed_cleanly"), (RaisesEmptyKeyError, "failed_unclearly")],
 )
 def test_an_escaped_text_is_judged_by_its_messages(records, kind, verdict):
-    result = _check(lambda: kind(records), "truncated-half")
+    result = _check(lambda: kind(records), "truncated-file")
 
     assert verdict == result.verdict, result.explanation
     assert "\\nOriginal Traceback" in result.outcome.exception.text

@@ -20,7 +20,6 @@ from pytest_dataloader_faults._trial.ranks import run_ranks
 from pytest_dataloader_faults.battery._battery import Battery
 from pytest_dataloader_faults.battery.checks import CHECKS, locks, threads
 from pytest_dataloader_faults.battery.checks._base import no_fault
-from pytest_dataloader_faults.battery.checks.before_init import BEFORE_INIT
 from pytest_dataloader_faults.battery.checks.listings import LISTINGS
 from pytest_dataloader_faults.battery.checks.memory import MEMORY
 from pytest_dataloader_faults.battery.checks.network import NETWORK
@@ -33,7 +32,7 @@ from support.judging import judge_trial
 from support.ranked import RankedStreamWithState, copy_records
 from support.rows import slow
 
-OF_FILES_BEFORE = [check.name for check in (*BEFORE_INIT, *LISTINGS)]
+OF_FILES_BEFORE = [check.name for check in LISTINGS]
 _FIRST_TWINS = {case.entry[0]: case for case in reversed(CASES)}
 TWINS = {family: _FIRST_TWINS[family] for family in "AHJNOPQ"}
 """The first of the families whose twins differ most from plain records. evidence has the others."""
@@ -46,7 +45,6 @@ _LOCKS_AND_THREADS = (locks.file_locks, threads.thread_exhaustion)
 _RARE = (*WRITES, *_LOCKS_AND_THREADS, *_OF_CONNECTIONS, *MEMORY)
 RARE = {check.name for check in _RARE if check.name != "copy-on-write"} | {
     *("listing-order", "pin-memory"),
-    *("read-error-transient", "worker-killed-reading"),
 }
 """Checks that the healthy stream below, which passes the others, skips or passes in another way:
 twins pass these in every run. For copy-on-write, see test_copy_on_write.py."""

@@ -37,7 +37,7 @@ ENDLESS = "the stream is endless: the first 64 samples of each worker were compa
 RANDOM = "samples are random, 16 different ones per worker: compared by types and shapes"
 
 
-OF_ALL = ("workers-agree", "two-epochs", "worker-killed-last")
+OF_ALL = ("workers-agree", "two-epochs", "worker-killed")
 
 
 @pytest.mark.parametrize(
@@ -58,7 +58,7 @@ def test_stream_of_random_samples_or_without_an_end(dataset, check, note, most, 
 
 def test_worker_that_repeats_its_last_sample(check_once):
     agrees = check_once(LastAgain, "workers-agree", fails=True)
-    error = check_once(LastAgain, "recovers-after-read-error")
+    error = check_once(LastAgain, "read-error-once")
 
     assert agrees.verdict == "corrupted"
     assert "16 samples were delivered more often than in the reference" in agrees.explanation
@@ -78,7 +78,7 @@ def test_random_samples_have_an_end(check_once):
 
 @pytest.mark.parametrize(
     "check",
-    ["file-missing", slow("read-error-transient")],
+    ["missing-file", slow("read-error-once")],
 )
 def test_shard_that_cannot_be_read_loses_all_its_samples(check, check_once):
     result = check_once(SkipsShards, check, SKIPS)

@@ -9,7 +9,7 @@ from hypothesis.database import DirectoryBasedExampleDatabase
 
 from pytest_dataloader_faults import Verdict, check_dataset, explore
 from pytest_dataloader_faults.battery.checks import CHECKS
-from pytest_dataloader_faults.battery.checks.before_init import BEFORE_INIT
+from pytest_dataloader_faults.battery.checks.at_rest import BEFORE_INIT
 from pytest_dataloader_faults.battery.checks.listings import LISTINGS
 from pytest_dataloader_faults.battery.checks.network import NETWORK
 from pytest_dataloader_faults.battery.checks.resume import RESUME
@@ -25,7 +25,7 @@ TESTS = Path(__file__).resolve().parents[1]
 NOT_OF_FAKE_FILES = {
     "copy-on-write": "only from 1,024 samples on",
     "memory-exhaustion": "needs real files",
-    "worker-killed-reading": "no read or write of it takes any time",
+    "worker-killed": "no read or write of it takes any time",
     "pin-memory": "finds no accelerator",
     **dict.fromkeys((check.name for check in WRITES), "needs real files"),
     **dict.fromkeys((check.name for check in NETWORK), "no TCP connection"),
@@ -104,7 +104,7 @@ def test_ends_of_lines_are_looked_for_in_fake_files(fake_dataset_fs):
     for number in range(COUNT):
         text = "".join(f"{number},{line}\n" for line in range(6))
         fake_dataset_fs.create_file(f"{FOLDER}/{number:02}.rec", contents=text)
-    result = failure_of(lambda: FakeRecords(read=lines), "truncated-tail")
+    result = failure_of(lambda: FakeRecords(read=lines), "truncated-file")
     assert result.verdict is Verdict.CORRUPTED
     assert [each.keep for each in result.outcome.schedule] == [20] * COUNT
 

@@ -7,7 +7,6 @@ from dataclasses import replace
 
 from pytest_dataloader_faults import Verdict
 from pytest_dataloader_faults.battery.checks import CAUSE_RULES
-from pytest_dataloader_faults.battery.checks.before_init.rules import length_clause
 from pytest_dataloader_faults.faults import CorruptedFile, OpenError, ShortRead, WriteError
 from pytest_dataloader_faults.faults.base import LISTING
 from pytest_dataloader_faults.outcomes import (
@@ -22,6 +21,7 @@ from pytest_dataloader_faults.outcomes import (
     Wrong,
 )
 from pytest_dataloader_faults.outcomes.judge import causes
+from pytest_dataloader_faults.outcomes.judge.at_rest import length_clause
 from pytest_dataloader_faults.outcomes.judge.causes import (
     Clues,
     is_caught,

@@ -13,7 +13,7 @@ import pytest
 from pytest_dataloader_faults import Contract, Outcome
 from pytest_dataloader_faults.battery._battery import Battery
 from pytest_dataloader_faults.battery.checks import CAUSE_RULES, CHECKS
-from pytest_dataloader_faults.battery.checks.before_init import FollowedRun
+from pytest_dataloader_faults.battery.checks.at_rest import FollowedRun
 from pytest_dataloader_faults.battery.checks.ranks.fault_free import FaultFreeRanks
 from pytest_dataloader_faults.battery.checks.resume import RESUME
 from pytest_dataloader_faults.battery.targets import OwnFolders
@@ -40,6 +40,7 @@ from pytest_dataloader_faults.outcomes.contract import Cause
 from pytest_dataloader_faults.outcomes.judge.causes import Clues, likely_cause
 from pytest_dataloader_faults.outcomes.repeats import JudgedTrial
 from pytest_dataloader_faults.outcomes.stages import RECOVERY, Stage
+from pytest_dataloader_faults.steps import run_epochs
 from support.facts import (
     CLEAR,
     EIO,
@@ -450,7 +451,9 @@ def _judge_by_check(
     )
     battery = SimpleNamespace(fault_free_run=run)
     check = CHECKS[name]
-    finding = Battery._judge(battery, outcome, check, check.scenario)
+    processes = run_epochs(before_init=True) if outcome.before_init else check.scenario.processes
+    scenario = replace(check.scenario, processes=processes)
+    finding = Battery._judge(battery, outcome, check, scenario)
     cause = likely_cause(outcome, finding, FAULT_FREE)
     return _summarize(finding, cause)
 
@@ -492,13 +495,13 @@ OF_CHECKS = [
         "",
     ),
     (
-        "empty-before-init",
+        "empty-file",
         _with_facts(READING, "before init, failed recovery"),
         REFERENCE,
         "before init, failed recovery",
     ),
     (
-        "empty-before-init",
+        "empty-file",
         _with_facts(READING, "before init, failed recovery"),
         REFERENCE,
         "before init",
@@ -523,7 +526,7 @@ def test_the_first_rule_that_is_violated_decides(golden, conclusions):
 def test_a_copy_is_the_cause_only_if_the_files_in_the_folder_have_names_of_sources():
     outcome = _with_facts(READING, "before init, failed recovery")
     conclusions = [
-        _judge_by_check("empty-before-init", outcome, REFERENCE, "before init", copies=copies)
+        _judge_by_check("empty-file", outcome, REFERENCE, "before init", copies=copies)
         for copies in (True, False)
     ]
 

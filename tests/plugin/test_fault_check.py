@@ -61,7 +61,7 @@ def test_twice(fault_check, records):
 def test_skips(fault_check):
     pytest.skip("of the test's own")
 
-@mark(only=["open-error", "truncated-half", "worker-killed-sending"])
+@mark(only=["open-error", "truncated-file", "worker-killed-sending"])
 def test_no_files(fault_check):
     fault_check(Numbers, loader={"batch_size": 16})
 
@@ -77,7 +77,7 @@ def test_passes(fault_check, records):
 def test_does_not_apply(fault_check):
     fault_check(Numbers)
 
-@mark(only=["open-error", "permission-denied"], deadline=2)
+@mark(only=["open-error", "read-error"], deadline=2)
 def test_hangs(fault_check, records):
     fault_check(WaitsOnError(records))
 
@@ -98,11 +98,11 @@ EXPECTED = {
     "names_file": {"open-error": "passed failed_cleanly"},
     "does_not_name_file": {"read-error": "failed failed_unclearly"},
     "twice": {"open-error": "error failed_cleanly"},
-    "no_files": {**NOT_APPLICABLE, "truncated-half": "not_applicable"},
+    "no_files": {**NOT_APPLICABLE, "truncated-file": "not_applicable"},
     "known": {"open-error": "xfailed corrupted"},
     "passes": {"open-error": "failed failed_cleanly"},
     "does_not_apply": NOT_APPLICABLE,
-    "hangs": {"open-error": "failed hung", "permission-denied": "failed hung"},
+    "hangs": {"open-error": "failed hung", "read-error": "failed hung"},
     "module": {"open-error": "failed not_exercised"},
     "part[train]": {"open-error": "passed failed_cleanly"},
     "part[val/0]": {"open-error": "failed corrupted"},
@@ -124,7 +124,7 @@ def test_each_result_becomes_an_outcome_of_pytest(ran):
         [
             "SKIPPED *of the test's own",
             "SKIPPED * open-error does not apply * its workers open no data file",
-            "SKIPPED * truncated-half * its workers read no data file",
+            "SKIPPED * truncated-file * its workers read no data file",
             "XFAIL *test_known[[]open-error]* known since May (corrupted)",
         ]
     )
@@ -154,7 +154,7 @@ ZEROS = """
 import pytest
 from support.plugin_datasets import ZerosOnError
 
-@pytest.mark.dataloader_faults(only=["open-error", "read-error-transient"])
+@pytest.mark.dataloader_faults(only=["open-error", "read-error-once"])
 def test_x(fault_check, records):
     fault_check(lambda: ZerosOnError(records))
 """
@@ -170,7 +170,7 @@ def test_a_failure_has_a_sentence_evidence_and_a_way_to_repeat_it(suite):
     suite.pytester.mkdir("deeper")
     path = suite.pytester.makepyfile(test_inner=ZEROS)
     result = run_forked(suite.path / "deeper", str(path), "-k", "transient", *OPTIONS)
-    text = failures_of(result)["x[read-error-transient]"]
+    text = failures_of(result)["x[read-error-once]"]
     lines = [line for line in text.splitlines() if line]
     for line, pattern in {
         0: r"corrupted: samples? .* \(all zeros\), .*, and no exc",
@@ -179,7 +179,7 @@ def test_a_failure_has_a_sentence_evidence_and_a_way_to_repeat_it(suite):
         3: r"  fault: ReadError\(path=.*\) \(matched \d+ op.*, fired \d+ times?, ment",
         4: r"    in worker [01] \(pid \d+\), fetch 1: read\w* /.*\d\d\.rec",
         -2: r"  delivered 4 of 4 batches requested, epoch complete \(.* s\)",
-        -1: r"  reproduce: pytest '\S*test_inner.py::test_x\[read-error-transient\]'",
+        -1: r"  reproduce: pytest '\S*test_inner.py::test_x\[read-error-once\]'",
     }.items():
         assert re.match(pattern, lines[line])
     assert "Traceback" not in text
@@ -251,7 +251,7 @@ def test_it(fault_check, folder):
 
 def test_data_that_a_fixture_writes_for_each_check_stays(suite):
     """It is younger than the first check, and was there before each of the others."""
-    checks = ("read-error", "permission-denied")
+    checks = ("read-error", "open-error")
     result = suite.run(DELETES, f"--dataloader-faults-only={','.join(checks)}")
 
     result.assert_outcomes(failed=len(checks))

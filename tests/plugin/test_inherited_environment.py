@@ -20,7 +20,7 @@ BATTERY = """
 import pytest
 from support.datasets import Records
 
-@pytest.mark.dataloader_faults(only=["read-error", "worker-killed-first", "two-epochs"])
+@pytest.mark.dataloader_faults(only=["read-error", "worker-killed", "two-epochs"])
 def test_records(fault_check, records):
     fault_check(lambda: Records(records))
 """

@@ -80,7 +80,7 @@ def test_stops(fault_check):
 def test_run():
     run_trial(Stops, loader={"num_workers": 1}, deadline=1)
 
-@pytest.mark.dataloader_faults(only="truncated-before-init")
+@pytest.mark.dataloader_faults(only="truncated-file")
 def test_rewrites(fault_check, records):
     def table():
         for path in records.iterdir():

@@ -10,7 +10,7 @@ SUITE = """
 import pytest
 from support.corpus.transport import ReadsSounds
 
-@pytest.mark.dataloader_faults(only=["open-error", "permission-denied", "workers-agree"])
+@pytest.mark.dataloader_faults(only=["open-error", "descriptor-exhaustion", "workers-agree"])
 def test_sounds(fault_check, records):
     fault_check(lambda: ReadsSounds(records))
 """
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.usefixtures("engine")
 
 
 def _results(status: str) -> dict[str, dict[str, str]]:
-    unclear = dict.fromkeys(["open-error", "permission-denied"], f"{status} failed_unclearly")
+    unclear = dict.fromkeys(["open-error", "descriptor-exhaustion"], f"{status} failed_unclearly")
     return {"sounds": {"workers-agree": "passed survived", **unclear}}
 
 
@@ -43,26 +43,30 @@ def test_it_is_a_warning_by_default(suite):
 
 
 def test_a_filter_makes_it_a_failure(suite):
-    result = suite.run(SUITE, REPORT, f"-Werror::{CATEGORY}", "-k", "permission")
+    result = suite.run(SUITE, REPORT, f"-Werror::{CATEGORY}", "-k", "descriptor")
 
     result.assert_outcomes(failed=1, deselected=2)
     result.stdout.fnmatch_lines(["failed_unclearly: LibsndfileError does not say*"])
     result.stdout.fnmatch_lines(["*1 check failed (1 failed_unclearly)*"])
-    assert results_of(suite.path) == {"sounds": {"permission-denied": "failed failed_unclearly"}}
+    assert results_of(suite.path) == {
+        "sounds": {"descriptor-exhaustion": "failed failed_unclearly"}
+    }
 
 
 def test_a_filter_silences_it(suite):
-    result = suite.run(SUITE, REPORT, f"-Wignore::{CATEGORY}", "-k", "permission")
+    result = suite.run(SUITE, REPORT, f"-Wignore::{CATEGORY}", "-k", "descriptor")
 
     result.assert_outcomes(passed=1, deselected=2)
     assert "soundfile" not in result.stdout.str()
     assert "warn" not in result.stdout.str()
-    assert results_of(suite.path) == {"sounds": {"permission-denied": "warned failed_unclearly"}}
+    assert results_of(suite.path) == {
+        "sounds": {"descriptor-exhaustion": "warned failed_unclearly"}
+    }
 
 
 def test_it_may_be_expected(suite):
     """By a baseline, or by the marker: as a failure that it would otherwise be."""
-    marked = SUITE.replace("only=", 'expected_failures={"permission-denied": "its own"}, only=')
+    marked = SUITE.replace("only=", 'expected_failures={"open-error": "its own"}, only=')
     known = {"test_inner.py::test_sounds": {"open-error": "libsndfile's"}}
     (suite.path / "known.json").write_text(json.dumps(known))
     result = suite.run(marked, REPORT, "--dataloader-faults-baseline=known.json")

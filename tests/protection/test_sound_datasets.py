@@ -154,7 +154,7 @@ CHANGED = {"lock.mdb", "records.db-shm"}
 )
 def test_containers_that_are_open_for_writing(kind, files, containers):
     before = contents(containers)
-    checks = ("read-error", "missing-before-init", "worker-killed-first")
+    checks = ("read-error", "missing-file", "worker-killed")
     require_passes(lambda: kind(containers), *checks, files=files)
     after = contents(containers)
 
@@ -165,8 +165,8 @@ def test_containers_that_are_open_for_writing(kind, files, containers):
 @pytest.mark.parametrize(
     ("kind", "checks"),
     [
-        (Indexes, ["missing-before-init"]),
-        slow(StartsCold, ["missing-before-init", "memory-exhaustion"]),
+        (Indexes, ["missing-file"]),
+        slow(StartsCold, ["missing-file", "memory-exhaustion"]),
     ],
 )
 def test_what_a_dataset_writes_is_its_own(kind, checks, records):
@@ -193,9 +193,7 @@ def test_the_cache_of_hugging_face_survives(tmp_path):
         (tmp_path / f"{number}.jsonl").write_text("\n".join(lines), encoding="ascii")
     rows = list(load_json(tmp_path))
     before = contents(tmp_path)
-    (missing,) = check_dataset(
-        lambda: load_json(tmp_path), only=["missing-before-init"], on_fail=None
-    )
+    (missing,) = check_dataset(lambda: load_json(tmp_path), only=["missing-file"], on_fail=None)
 
     assert missing.passed
     assert "would delete" in missing.explanation

@@ -155,7 +155,7 @@ def test_an_item_has_the_course_of_the_trial_that_decided():
 
 def test_github_gets_one_command_per_test_and_cause():
     place, again = "::error file=a.py,line=7", "%0Apytest 'a.py::test[open-error]'"
-    zeros = "2 checks%3A gives zeros::sample 0 is wrong.%0Aopen-error, truncated-half"
+    zeros = "2 checks%3A gives zeros::sample 0 is wrong.%0Aopen-error, truncated-file"
     assert list(ci.github_commands(MIXED)) == [
         f"{place},title={zeros}{again}",
         f"{place},title=persistent-workers%3A leaked::sample 0 is wrong.{again}",
@@ -221,8 +221,8 @@ def _merged(*reports):
     return report
 
 
-PASSES = Report(items=(item(), item(check="truncated-half")))
-FAILS = Report(items=(failed(), item(check="truncated-half")))
+PASSES = Report(items=(item(), item(check="truncated-file")))
+FAILS = Report(items=(failed(), item(check="truncated-file")))
 FROM_WORST = "failed error flaky xfailed passed not_run not_applicable".split()
 
 

@@ -9,7 +9,7 @@ _UNTESTED = {"verdict": None, "cause": "", "reproduce": "", "explanation": ""}
 _SETUP = failed(status="error", sentence="error in the setup of the test: no disk", **_UNTESTED)
 _IN_MEMORY = [
     item(check=name, status=NOT_APPLICABLE, **{**_UNTESTED, "cause": "the files are in memory"})
-    for name in ("open-error", "truncated-half")
+    for name in ("open-error", "truncated-file")
 ]
 REPORTS = {
     "nothing ran": Report(),

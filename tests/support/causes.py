@@ -6,7 +6,6 @@ from dataclasses import replace
 from pytest_dataloader_faults import Verdict
 from pytest_dataloader_faults.battery.checks import _epochs, listings, locks, network, threads
 from pytest_dataloader_faults.battery.checks import ranks as rank_checks
-from pytest_dataloader_faults.battery.checks.before_init import rules as before_init
 from pytest_dataloader_faults.battery.checks.memory import exhaustion
 from pytest_dataloader_faults.battery.checks.memory import rules as memory_rules
 from pytest_dataloader_faults.battery.checks.ranks import generators
@@ -21,6 +20,7 @@ from pytest_dataloader_faults.outcomes import (
 )
 from pytest_dataloader_faults.outcomes.contract import Cause
 from pytest_dataloader_faults.outcomes.judge import (
+    at_rest,
     causes,
     compare,
     draws,
@@ -38,7 +38,7 @@ from support.facts import EPOCH_1, ordinary, raised, revised
 MODULES = (
     *(causes, errors, hangs, starts, rules, locks, memory_rules, threads),
     exhaustion,
-    *(ranks, rank_checks, generators, draws, compare, before_init, _epochs, listings),
+    *(ranks, rank_checks, generators, draws, compare, at_rest, _epochs, listings),
     refusals,
     *(network, write_rules),
 )

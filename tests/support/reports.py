@@ -70,7 +70,7 @@ MIXED = Report(
     items=(
         item(check="workers-agree", trials=(0.2,)),
         failed(trials=(0.4, 0.6), notes=("64 of 100 samples were checked",)),
-        failed(check="truncated-half"),
+        failed(check="truncated-file"),
         failed(check="persistent-workers", verdict="leaked", cause="leaves resources behind"),
         item(check="pin-memory", status="not_applicable", verdict=None),
         item(test="b.py::other"),

@@ -20,18 +20,20 @@ from pytest_dataloader_faults.battery.checks._base import TrialKind as TrialKind
 from pytest_dataloader_faults.battery.checks._base import check as check
 from pytest_dataloader_faults.battery.checks._base import no_fault as no_fault
 from pytest_dataloader_faults.battery.checks._epochs import EPOCHS, pin_memory
-from pytest_dataloader_faults.battery.checks._faults import FAULTS
-from pytest_dataloader_faults.battery.checks.before_init import BEFORE_INIT, ELSEWHERE, BeforeInit
-from pytest_dataloader_faults.battery.checks.before_init.rules import BeforeInitJudge
+from pytest_dataloader_faults.battery.checks.at_rest import AtRest
+from pytest_dataloader_faults.battery.checks.files import FILES
 from pytest_dataloader_faults.battery.checks.listings import LISTINGS
 from pytest_dataloader_faults.battery.checks.memory import MEMORY
 from pytest_dataloader_faults.battery.checks.memory.exhaustion import ExhaustionJudge
 from pytest_dataloader_faults.battery.checks.ranks import RANKS, RankTrials
 from pytest_dataloader_faults.battery.checks.resume import RESUME
+from pytest_dataloader_faults.battery.checks.workers import WORKERS
 from pytest_dataloader_faults.battery.checks.writes import WRITES
 from pytest_dataloader_faults.battery.checks.writes import rules as write_rules
 from pytest_dataloader_faults.exceptions import InvalidArgumentError
 from pytest_dataloader_faults.faults import HttpError
+from pytest_dataloader_faults.outcomes import Outcome
+from pytest_dataloader_faults.outcomes.judge.at_rest import AtRestJudge
 from pytest_dataloader_faults.outcomes.judge.causes import CauseRules
 from pytest_dataloader_faults.outcomes.text import format_value, shorten
 
@@ -41,18 +43,18 @@ if TYPE_CHECKING:
 CHECKS: dict[str, Check] = {
     check.name: check
     for group in (
-        *(EPOCHS, MEMORY, FAULTS, BEFORE_INIT, LISTINGS, WRITES),
+        *(EPOCHS, MEMORY, FILES, LISTINGS, WORKERS, WRITES),
         *((locks.file_locks, threads.thread_exhaustion), network.NETWORK),
         *(RESUME, RANKS, (pin_memory,)),
     )
     for check in group
 }
 """All checks by name: those of this package, then those that users have registered."""
-IN_WORKERS = TrialKind(ELSEWHERE)
-_BEFORE_INIT = BeforeInit()
+IN_WORKERS = TrialKind()
+_BEFORE_INIT = AtRest()
 _KINDS = (RankTrials(), locks.LockTrials(_BEFORE_INIT), _BEFORE_INIT, IN_WORKERS)
 JUDGES = (
-    BeforeInitJudge,
+    AtRestJudge,
     threads.ThreadsJudge,
     ExhaustionJudge,
     network.MissingObjectJudge,
@@ -71,11 +73,11 @@ GROUPS = {
         "workers-agree",
         "read-before-fork",
         "pickles",
-        "read-error-halfway",
-        "truncated-empty",
-        "truncated-tail",
-        "closed-descriptor",
-        "worker-killed-first",
+        "missing-file",
+        "empty-file",
+        "truncated-file",
+        "read-error",
+        "listing-order",
     )
 }
 """Names for several checks. ``quick`` has those that find most of what all of them find in the
@@ -83,18 +85,33 @@ classes of docs/evidence/datasets.md, for a part of the time; tests/battery/test
 """
 
 
-OLD_NAMES: dict[str, str] = {
-    "ranks-next-epoch": "ranks-agree",
-    "ranks-share-folder": "ranks-agree",
-    "ranks-listing-order": "listing-order",
-    "rank-read-error": "rank-stops",
-    "rank-worker-killed": "rank-stops",
-    "abandoned-epoch": "persistent-workers",
-    "leftover-files": "two-epochs",
-    "resource-growth": "persistent-workers",
-    **dict.fromkeys(("connect-error", "connection-reset", "connection-closed"), "connection-error"),
-    "connection-hung": "hung-read",
-    **dict.fromkeys(("locked-file", "no-locks"), "file-locks"),
+OLD_NAMES = {
+    old: new
+    for new, names in {
+        "two-epochs": "leftover-files",
+        "persistent-workers": "abandoned-epoch resource-growth",
+        "open-error": "permission-denied",
+        "missing-file": "file-missing missing-before-init",
+        "empty-file": "truncated-empty empty-before-init",
+        "truncated-file": (
+            "truncated-half truncated-tail truncated-before-init recovers-after-truncation"
+        ),
+        "corrupted-file": "corrupted-before-init",
+        "read-error": "read-error-halfway read-error-before-init",
+        "read-error-once": "read-error-transient recovers-after-read-error",
+        "hung-read": "connection-hung",
+        "listing-order": "ranks-listing-order",
+        "worker-killed": (
+            "worker-killed-first worker-killed-middle worker-killed-last worker-killed-reading"
+            " worker-killed-writing"
+        ),
+        "write-error": "disk-full",
+        "connection-error": "connect-error connection-reset connection-closed",
+        "file-locks": "locked-file no-locks",
+        "ranks-agree": "ranks-next-epoch ranks-share-folder",
+        "rank-stops": "rank-read-error rank-worker-killed",
+    }.items()
+    for old in names.split()
 }
 """The checks that were once several: the present name by the old one, for the error about it."""
 
@@ -102,6 +119,12 @@ OLD_NAMES: dict[str, str] = {
 def kind_of(scenario: Scenario) -> TrialKind:
     """The kind of the trial of *scenario*."""
     return next(kind for kind in _KINDS if kind.includes(scenario))
+
+
+def kind_of_trial(check: Check, outcome: Outcome) -> TrialKind:
+    """The kind of a trial of *check* with this *outcome*."""
+    kind = kind_of(check.scenario)
+    return _BEFORE_INIT if kind is IN_WORKERS and outcome.before_init else kind
 
 
 def register(entries: object, origin: str) -> None:

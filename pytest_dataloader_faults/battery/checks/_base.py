@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import glob
 import itertools
 import operator
 import re
@@ -16,14 +15,9 @@ from pytest_dataloader_faults import _arguments as allow
 from pytest_dataloader_faults._settings import Settings
 from pytest_dataloader_faults._settings.jobs import TrialOptions, has_step, steps_of
 from pytest_dataloader_faults.battery.file_kinds import titles_of
-from pytest_dataloader_faults.battery.workload import (
-    Files,
-    NotApplicable,
-    Workload,
-    map_applicable,
-)
+from pytest_dataloader_faults.battery.workload import NotApplicable, Workload, map_applicable
 from pytest_dataloader_faults.exceptions import InvalidArgumentError, InvalidCheckError
-from pytest_dataloader_faults.faults import Fault, TruncatedFile
+from pytest_dataloader_faults.faults import Fault
 from pytest_dataloader_faults.outcomes import Outcome, Reference, Verdict
 from pytest_dataloader_faults.outcomes.contract import Cause, Contract, Finding
 from pytest_dataloader_faults.outcomes.judge import judge
@@ -156,8 +150,6 @@ class TrialKind:
 
     A package of checks brings a subclass if it needs something else for its own trials.
 
-    *elsewhere*: which checks cover files that these trials do not reach, as in a ``Workload``.
-
     Attributes:
         fault_free_check: The check whose trials are those of the fault-free run.
         may_compare_workers: Whether its trials may be compared with an epoch of workers.
@@ -165,9 +157,6 @@ class TrialKind:
 
     fault_free_check = WORKERS_AGREE
     may_compare_workers = True
-
-    def __init__(self, elsewhere: str = "") -> None:
-        self._elsewhere = elsewhere
 
     def includes(self, scenario: Scenario) -> bool:  # noqa: ARG002  # for subclasses
         """Whether the trial of *scenario* is of this kind."""
@@ -210,8 +199,7 @@ class TrialKind:
     def workload(self, run: FaultFreeRun) -> Workload:
         """What plans get; raises NotApplicable if there are no such trials of the dataset."""
         facts = run.settings.files, run.own_folders, run.cached, run.reference
-        workload = Workload.of(self.fault_free_outcome(run), *facts)
-        return replace(workload, elsewhere=self._elsewhere)
+        return Workload.of(self.fault_free_outcome(run), *facts)
 
     def refusal(self, run: FaultFreeRun) -> NotApplicable | None:  # noqa: ARG002
         """Why no fault can be injected into the files, if that is so."""
@@ -429,35 +417,6 @@ def list_scenarios(planned: object) -> Scenarios:
     return scenarios
 
 
-def on(
-    files: Files,
-    kind: Callable[..., Fault],
-    *,
-    single: bool = False,
-    no_target: Callable[[Workload], NotApplicable] | None = None,
-    **options: Any,
-) -> Plan:
-    """A plan with a fault in these *files* of the workload, or in a *single* one, of each kind.
-
-    "cut" is for faults of its length, and "filled" for faults of files that are not already empty.
-    *no_target*: why the check does not apply if there are no such files.
-    """
-
-    def plan(workload: Workload) -> Fault:
-        file_set = getattr(workload, files)
-        if no_target is not None and not file_set.paths:
-            raise no_target(workload)
-        return kind(file_set.middle if single else file_set.path, **options)
-
-    return for_each_kind(plan)
-
-
-def faults_at_tails(workload: Workload) -> tuple[Fault, ...]:
-    """Faults that truncate files where they still look complete; none if there is no such place."""
-    points = workload.truncation_points
-    return tuple(TruncatedFile(glob.escape(path), keep=end) for path, end in points)
-
-
 def for_each_kind(plan: Plan) -> Plan:
     """Apply *plan* to one kind of file after the other, so that an index does not hide the data.
 
@@ -483,3 +442,35 @@ def for_each_kind(plan: Plan) -> Plan:
             yield from scenarios
 
     return plan_kinds
+
+
+def at_rest(plan: Plan) -> Plan:
+    """Arm the faults of *plan* before the dataset is created, as damage on a disk is.
+
+    A file is rarely truncated while a worker has it open. So the constructor gets the chance to
+    notice the damage, and files that it opens or maps are damaged as well. The faults are armed in
+    the workers for files that each run writes anew, and for all if the constructor cannot be
+    monitored.
+    """
+
+    def plan_part(part: Workload) -> Scenarios:
+        try:
+            planned = list_scenarios(plan(part))
+        except NotApplicable as refusal:
+            raise part.not_at_rest or refusal from None
+        processes = run_epochs(before_init=part.is_at_rest)
+        return tuple(replace(scenario, processes=processes) for scenario in planned)
+
+    @functools.wraps(plan)
+    def plan_at_rest(workload: Workload) -> Iterator[Scenario]:
+        parts = workload.list_at_rest() if workload.list_at_rest else (workload,)
+        for scenarios in map_applicable(plan_part, parts, []):
+            yield from scenarios
+
+    return plan_at_rest
+
+
+def plan_each(plans: Iterable[Plan], workload: Workload) -> Iterator[Scenario]:
+    """The scenarios of those *plans* that apply. Raises NotApplicable if none does."""
+    for scenarios in map_applicable(lambda plan: list_scenarios(plan(workload)), plans, []):
+        yield from scenarios

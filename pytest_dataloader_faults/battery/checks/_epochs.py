@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import glob
-import os
-from collections import Counter
 from collections.abc import Container, Iterable, Iterator
 from dataclasses import replace
 from itertools import pairwise
@@ -16,14 +13,10 @@ from pytest_dataloader_faults.battery.checks._base import (
     Check,
     Planned,
     Scenario,
-    Scenarios,
     check,
-    for_each_kind,
     no_fault,
-    on,
 )
 from pytest_dataloader_faults.battery.workload import NotApplicable, Workload
-from pytest_dataloader_faults.faults import ReadError, TruncatedFile
 from pytest_dataloader_faults.outcomes import Outcome, Pass, Reference, Verdict
 from pytest_dataloader_faults.outcomes.agreement import Part
 from pytest_dataloader_faults.outcomes.chains import error_line
@@ -159,85 +152,6 @@ def _parts_by_sample(epoch: Pass) -> dict[Any, Any]:
     if any(each.keys is None for each in epoch.delivered):
         return dict(enumerate(sorted(parts for _, parts in parts_of)))
     return dict(parts_of)
-
-
-@for_each_kind
-def _single_error(workload: Workload) -> Planned:
-    """Two reads: the first one reads a header if a file is opened for the first sample."""
-    header_fault = ReadError(workload.read.path, times=1)
-    later = _later_error(workload)
-    if not later:
-        return header_fault
-    return (Scenario(faults=(header_fault,), title="the first read"), *later)
-
-
-def _later_error(workload: Workload) -> Scenarios:
-    if longest := workload.longest_read:
-        path, counts = longest
-        name, nth = os.path.basename(path), counts.longest
-        read = f"{pluralize(counts.longest_bytes, 'byte')} at {counts.longest_offset}"
-        fault = ReadError(glob.escape(path), nth=nth, times=1)
-        title = f"read {nth} of {name}, which is the longest: {read}"
-        return (Scenario(faults=(fault,), title=title),)
-    nth = workload.reads // 2
-    if nth < 2:  # noqa: PLR2004  # the second read
-        return ()
-    fault = ReadError(workload.read.path, nth=nth, times=1)
-    return (Scenario(faults=(fault,), title=f"read {nth}"),)
-
-
-def _require_read(_: Workload, outcome: Outcome) -> None:
-    if not outcome.fired and any(each.matched for each in outcome.faults):
-        raise NotApplicable("its workers make fewer reads than in the fault-free run")
-    _require_worker_init(outcome)
-
-
-def _require_worker_init(outcome: Outcome) -> None:
-    """Raise NotApplicable if workers lack what ``worker_init_fn`` makes, because it failed.
-
-    torch calls it once for each worker, raises its error with the first batch, and has the worker
-    continue.
-    """
-    firings = [firing for each in outcome.faults for firing in each.firings]
-    is_start = all(firing.worker is not None and firing.fetch == 0 for firing in firings)
-    errors = {epoch.exception.type for epoch in outcome.epochs if epoch.exception}
-    is_another = len(errors) > 1
-    if outcome.kind == "map" and outcome.fired and is_start and is_another:
-        raise NotApplicable(
-            "worker_init_fn fails, and torch calls it only once for each worker, so these workers"
-            " cannot recover"
-        )
-
-
-def _is_error_again(outcome: Outcome, _reference: Reference) -> Finding | None:
-    """An error in the second epoch, although only reads of the first epoch failed."""
-    raised = outcome.exception
-    epochs = {firing.epoch for each in outcome.faults for firing in each.firings}
-    if raised is None or len(outcome.epochs) < 2 or epochs != {1}:  # noqa: PLR2004  # two epochs
-        return None
-    sentence = f"no read failed in epoch 2, but the same workers raised {error_line(raised)}"
-    return Finding(Verdict.POISONED, sentence)
-
-
-_INTACT_AGAIN = (
-    "The files are truncated in epoch 1 and intact in epoch 2, which the same workers run. Do not"
-    " keep anything from a file before you have checked its length"
-)
-
-
-def _require_same_samples(_: Workload, outcome: Outcome) -> None:
-    """Raise NotApplicable if truncated files result in other samples without an error."""
-    if not outcome.fired or not outcome.epochs or not outcome.epochs[0].complete:
-        _require_worker_init(outcome)
-    elif _samples_of(outcome.epochs[0]) != _samples_of(outcome.epochs[-1]):
-        raise NotApplicable(
-            "it returns other samples, and no error, while files are truncated; truncated-half"
-            " shows whether that is correct"
-        )
-
-
-def _samples_of(epoch: Pass) -> Counter[str]:
-    return Counter(digest for each in epoch.delivered for digest in each.digests)
 
 
 def _require_epochs(_: Workload, outcome: Outcome) -> None:
@@ -411,18 +325,4 @@ EPOCHS = (
     ),
     two_epochs,
     persistent_workers,
-    Check(
-        "recovers-after-read-error",
-        "a persistent worker recovers after one read error",
-        _single_error,
-        scenario=replace(FAULTS_IN_EPOCH_1, require_effect=_require_read),
-        rule=_is_error_again,
-    ),
-    Check(
-        "recovers-after-truncation",
-        "a persistent worker recovers after files were truncated",
-        on("cut", TruncatedFile, keep=0.5),
-        scenario=replace(FAULTS_IN_EPOCH_1, require_effect=_require_same_samples),
-        preface=_INTACT_AGAIN,
-    ),
 )

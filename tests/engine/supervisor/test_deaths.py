@@ -264,7 +264,7 @@ def test_a_later_fetch_is_waited_for(records):
 
 def test_a_stream_dies_in_a_read_before_its_first_fetch(records):
     """What ``__iter__`` reads is read before that. The check passes."""
-    (result,) = check_dataset(lambda: ReadsFirst(records), only="worker-killed-reading")
+    (result,) = check_dataset(lambda: ReadsFirst(records), only="worker-killed")
 
     outcome = result.outcome
     (firing,) = outcome.faults[0].firings

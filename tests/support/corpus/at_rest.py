@@ -352,8 +352,8 @@ def read_named_sqlite(path: str) -> bytes:
         raise RuntimeError(message) from error
 
 
-CUT, EMPTY, MISSING = "truncated-before-init", "empty-before-init", "missing-before-init"
-DAMAGED, UNREADABLE = "corrupted-before-init", "read-error-before-init"
+CUT, EMPTY, MISSING = "truncated-file", "empty-file", "missing-file"
+DAMAGED, UNREADABLE = "corrupted-file", "read-error"
 NOTICES = {"contract": Contract(detects_corruption=True)}
 MISSES = {"contract": Contract(detects_missing_files=True)}
 

@@ -98,7 +98,7 @@ CASES: tuple[Case, ...] = (
     Case(
         "F1",
         TornCache,
-        "worker-killed-reading",
+        "worker-killed",
         "poisoned: a new pass over the same dataset object raised ValueError",
         AtomicCache,
         options={"files": "*.rec"},
@@ -106,7 +106,7 @@ CASES: tuple[Case, ...] = (
     Case(
         "F1",
         LockFile,
-        "worker-killed-reading",
+        "worker-killed",
         "poisoned: a new pass over the same dataset object hung",
         Flock,
         options={"files": "*.rec", "loader": {"num_workers": 1}},
@@ -114,29 +114,26 @@ CASES: tuple[Case, ...] = (
     Case(
         "F1",
         HelperLeftBehind,
-        "worker-killed-reading",
+        "worker-killed",
         "leaked: 1 process was left running (sleep 600)",
     ),
     Case(
         "F1",
         CachedStream,
-        "worker-killed-last",
+        "worker-killed",
         "poisoned: of 16 samples are missing",
         CachedWhole,
         options={"files": "*.rec"},
     ),
-    *(
-        Case(
-            "F1",
-            CachedStream,
-            check,
-            "poisoned: 8 of 16 samples",
-            CachedWhole,
-            options={"files": "*.rec"},
-        )
-        for check in ("worker-killed-middle", "worker-killed-sending")
+    Case(
+        "F1",
+        CachedStream,
+        "worker-killed-sending",
+        "poisoned: 8 of 16 samples",
+        CachedWhole,
+        options={"files": "*.rec"},
     ),
     Case(
-        "F3", NativeReader, "truncated-half", "failed_unclearly: the content of a file is damaged"
+        "F3", NativeReader, "truncated-file", "failed_unclearly: the content of a file is damaged"
     ),
 )

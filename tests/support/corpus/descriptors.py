@@ -107,6 +107,6 @@ CASES = (
     Case("D1", KeepsSamples, "persistent-workers", "leaked: more descriptors", KeepsCopies, ALONE),
     Case("D2", KeepsSegments, "persistent-workers", "leaked: more memory", KeepsCopies, ALONE),
     Case("D4", PicturesLeftOpen, "persistent-workers", "leaked: .png", Pictures),
-    Case("D5", IndexLeftOpen, "worker-killed-first", "leaked: index.txt", CountsFromFile),
+    Case("D5", IndexLeftOpen, "worker-killed", "leaked: index.txt", CountsFromFile),
     Case("D7", LeavesFolders, "two-epochs", "leaked: temporary files", Unpacked),
 )

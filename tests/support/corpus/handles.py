@@ -125,7 +125,7 @@ CASES = (
     Case("A6", TarInInit, "workers-agree", f"corrupted: {WRONG}", Tar),
     Case("A7", LmdbInInit, "workers-agree", f"fails_without_fault: {FAILED}", Lmdb, MANY),
     Case("A8", SqliteInInit, "pickles", f"fails_without_fault: {FAILED}", Sqlite),
-    Case("G10", H5StaysOpen, "recovers-after-read-error", "corrupted: in epoch 2", H5Rows),
+    Case("G10", H5StaysOpen, "read-error-once", "corrupted: in epoch 2", H5Rows),
     Case(
         "A10",
         RemoteAtFirstUse,

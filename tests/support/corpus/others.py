@@ -42,22 +42,6 @@ class ClosesFiles(KeepsFilesOpen):
         return super().__iter__()
 
 
-class KeepsHalves(Records):
-    """Keeps what it read of a truncated file, even when the file is intact again."""
-
-    def __init__(self, folder: Path) -> None:
-        super().__init__(folder)
-        self.kept: dict[int, torch.Tensor] = {}
-
-    def __getitem__(self, index: int) -> Any:
-        path = self.paths[index]
-        if index in self.kept and path.stat().st_size == SIZE:
-            return self.kept[index], index
-        data = path.read_bytes()
-        self.kept[index] = torch.tensor(list(data.ljust(SIZE, b"\0")), dtype=torch.uint8)
-        return super().__getitem__(index)
-
-
 class LeavesHelper(Records):
     """Starts a process in each worker, which it does not end."""
 
@@ -124,20 +108,14 @@ class MappedForWriting(Mapped):
 
 CASES = (
     Case("other", EndsWorker, "workers-agree", "fails_without_fault: exited with status 0."),
-    Case("other", StartsAgain, "read-error-transient", "corrupted: ", RecordStream),
-    Case("other", MappedForWriting, "truncated-half", "corrupted: ", Mapped),
+    Case("other", StartsAgain, "read-error-once", "corrupted: ", RecordStream),
+    Case("other", MappedForWriting, "truncated-file", "corrupted: ", Mapped),
     Case(
         "other",
         KeepsFilesOpen,
         "persistent-workers",
         "leaked: each epoch leaks 1 more descriptor in worker",
         ClosesFiles,
-    ),
-    Case(
-        "other",
-        KeepsHalves,
-        "recovers-after-truncation",
-        "corrupted: in epoch 2, sample 0 (batch 0) is wrong",
     ),
     Case(
         "other",

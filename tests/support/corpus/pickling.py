@@ -227,7 +227,7 @@ CASES: tuple[Case, ...] = (
     Case(
         "B5",
         lazy_images,
-        "truncated-half",
+        "truncated-file",
         f"hung: {_DROPPED}OSError: image file is truncated",
         loaded_images,
     ),

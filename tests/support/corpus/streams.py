@@ -137,15 +137,15 @@ CASES: tuple[Case, ...] = (
         "corrupted: the same samples in the same order",
         RandomPerWorker,
     ),
-    Case("H8", EndsAtAnError, "read-error-transient", "corrupted: ended after", RandomPerWorker),
+    Case("H8", EndsAtAnError, "read-error-once", "corrupted: ended after", RandomPerWorker),
     Case(
         "H2",
         GoesOnAfterTheError,
-        "read-error-transient",
+        "read-error-once",
         "corrupted: samples are missing",
         RecordStream,
     ),
-    Case("H3", StopsTheEpoch, "truncated-empty", "corrupted: are missing", FirstOrNothing),
+    Case("H3", StopsTheEpoch, "empty-file", "corrupted: are missing", FirstOrNothing),
     Case("H4", OneShardForTwo, "workers-agree", "fails_without_fault: the loader raised ", Shards),
     Case(
         "H10",

@@ -117,7 +117,7 @@ CASES: tuple[Case, ...] = (
     Case(
         "C3",
         RaisesLocalClass,
-        "truncated-half",
+        "truncated-file",
         "hung: could not pickle its result (AttributeError: Can't pickle local object",
         RaisesBuiltin,
     ),

@@ -1,11 +1,10 @@
-"""Checks of files that are already damaged when the dataset is created. Pure.
+"""Trials of files that are already damaged when the dataset is created. Pure.
 
 Their workload is that of the constructor, the main process and the workers together.
 """
 
 from __future__ import annotations
 
-import errno
 import math
 import os
 import time
@@ -16,24 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from pytest_dataloader_faults import faults
 from pytest_dataloader_faults._settings.jobs import TrialOptions
-from pytest_dataloader_faults.battery.checks._base import (
-    FLIPS,
-    HALF,
-    Check,
-    Planned,
-    Scenario,
-    TrialKind,
-    faults_at_tails,
-    for_each_kind,
-    on,
-)
-from pytest_dataloader_faults.battery.checks.before_init.rules import (
-    COPIED,
-    DAMAGED_CACHE,
-    count_lacking,
-    has_full_reference,
-    is_unlisted,
-)
+from pytest_dataloader_faults.battery.checks._base import Scenario, TrialKind
 from pytest_dataloader_faults.battery.targets import (
     OwnFolders,
     last_change,
@@ -49,6 +31,13 @@ from pytest_dataloader_faults.outcomes import (
     Reference,
     Verdict,
     WorkerFacts,
+)
+from pytest_dataloader_faults.outcomes.judge.at_rest import (
+    COPIED,
+    DAMAGED_CACHE,
+    count_lacking,
+    has_full_reference,
+    is_unlisted,
 )
 from pytest_dataloader_faults.outcomes.records import Pass
 from pytest_dataloader_faults.outcomes.repeats import JudgedTrial
@@ -66,7 +55,6 @@ _FAILS_FOLLOWED = (
 )
 _FAILS_AGAIN = "it raised {} without a fault while its constructor was monitored"
 _NOT_FOLLOWED = "its constructor cannot be monitored"
-_FROM_START = Scenario(processes=run_epochs(before_init=True))
 BY_FACTORY = "make_dataset writes or touches the files that it reads"
 BY_WORKERS = "the workers write or touch the files that they read"
 _REMEDIES = {
@@ -74,9 +62,6 @@ _REMEDIES = {
     " opens them",
     BY_WORKERS: "Open data files for reading only in the workers, so that they stay unchanged",
 }
-ELSEWHERE = "The *-before-init checks, such as truncated-before-init, cover such files"
-_NO_FILE = "neither its constructor nor its workers read a data file"
-_EMPTY = "the files that its constructor and its workers read are empty"
 _BEFORE = (
     "The file was already damaged when make_dataset() was called, so the constructor saw the damage"
     " as well"
@@ -88,10 +73,6 @@ _MISSING = (
 _UNREADABLE = (
     "The disk already failed when make_dataset() was called, so the constructor could not read the"
     " files either"
-)
-_COMPARE = (
-    "Compare the file with what you expect: its size, a record count in its header, or a checksum"
-    " stored next to it"
 )
 
 
@@ -162,7 +143,7 @@ def _without_files(paths: Collection[str], process: WorkerFacts) -> WorkerFacts:
     return replace(process, files=files)
 
 
-class BeforeInit(TrialKind):
+class AtRest(TrialKind):
     """Trials whose faults are armed before the dataset is created."""
 
     def includes(self, scenario: Scenario) -> bool:
@@ -291,29 +272,26 @@ def _copies_sources(run: FaultFreeRun) -> bool:
     return main is not None and any(os.path.basename(path) in copies for path in main.files)
 
 
-def _no_target(workload: Workload) -> NotApplicable:
-    return NotApplicable(_EMPTY if workload.read.paths else _NO_FILE)
+def list_at_rest(run: FaultFreeRun, in_workers: Workload) -> tuple[Workload, ...]:
+    """The files that can be damaged before the dataset is created, and the others of *in_workers*.
+
+    Files that each run writes anew cannot, nor can any file if the constructor cannot be monitored.
+    """
+    kind = AtRest()
+    try:
+        at_rest = kind.workload(run)
+        if refusal := kind.refusal(run):
+            raise refusal
+    except NotApplicable as refusal:
+        if refusal.fatal is not None:
+            raise
+        return (replace(in_workers, not_at_rest=refusal),)
+    at_rest = replace(at_rest, is_at_rest=True)
+    rewritten = in_workers.paths & {*_follow(run).changed}
+    return (at_rest, replace(in_workers, paths=rewritten)) if rewritten else (at_rest,)
 
 
-_on = partial(on, no_target=_no_target)
-
-
-@for_each_kind
-def _truncated(workload: Workload) -> Planned:
-    """Truncate in the middle, and where the files still look complete, if there is such a place."""
-    if not workload.filled.paths:
-        raise _no_target(workload)
-    half = faults.TruncatedFile(workload.filled.path, keep=HALF)
-    tails = faults_at_tails(workload)
-    if not tails:
-        return half
-    return (
-        Scenario(faults=(half,), title="the second half is missing"),
-        Scenario(faults=tails, title="the end is missing, but the file looks complete"),
-    )
-
-
-def _count_left(outcome: Outcome) -> str:
+def note_on_missing(outcome: Outcome) -> str:
     """That a folder decides how many samples there are, if it does."""
     if outcome.exception is not None or outcome.recovery is None or not is_unlisted(outcome):
         return ""
@@ -328,39 +306,11 @@ def _count(epoch: Pass) -> int:
     return epoch.length or epoch.sample_count
 
 
-_check = partial(Check, scenario=_FROM_START, preface=_BEFORE)
-
-
-BEFORE_INIT = (
-    _check(
-        "truncated-before-init",
-        "handles files that were already truncated when the dataset is created",
-        _truncated,
-        advice=_COMPARE,
-    ),
-    _check(
-        "empty-before-init",
-        "handles a file that is already empty when the dataset is created",
-        _on("filled", faults.TruncatedFile, single=True, keep=0),
-        advice=_COMPARE,
-    ),
-    _check(
-        "missing-before-init",
-        "handles a file that is already missing when the dataset is created",
-        _on("read", faults.OpenError, single=True, errno=errno.ENOENT),
-        note=_count_left,
-        preface=_MISSING,
-    ),
-    _check(
-        "corrupted-before-init",
-        "handles files with bytes already damaged when the dataset is created",
-        _on("filled", faults.CorruptedFile, flips=FLIPS),
-        advice=_COMPARE,
-    ),
-    _check(
-        "read-error-before-init",
-        "handles a disk that cannot read the files, even in the constructor",
-        _on("read", faults.ReadError),
-        preface=_UNREADABLE,
-    ),
-)
+def describe_start(outcome: Outcome) -> str:
+    """What a trial that damaged files before the dataset was created did, for its advice."""
+    if not outcome.before_init:
+        return ""
+    if any(each.hides_file for each in outcome.schedule):
+        return _MISSING
+    is_unreadable = any(isinstance(each, faults.ReadError) for each in outcome.schedule)
+    return _UNREADABLE if is_unreadable else _BEFORE

@@ -120,7 +120,7 @@ _MAPPED_UNREADABLE = (
 )
 
 
-class BeforeInitJudge(Judge):
+class AtRestJudge(Judge):
     """The rules for a dataset that was created under faults, and again in the recovery pass."""
 
     recovery_name = (
@@ -157,10 +157,17 @@ class BeforeInitJudge(Judge):
         """Why samples are *wrong* while a file is missing."""
         is_listed = LISTING in hiding_calls(self.outcome)
         if wrong is not Wrong.MISSING:
-            return PAIRS_BY_PLACE if is_unlisted(self.outcome) else None
+            return PAIRS_BY_PLACE if is_unlisted(self.outcome) and self._lists_once else None
         if is_unlisted(self.outcome) and self._loses_others:
             return LOSES_OTHERS
         return LISTS_FILES if is_listed else SKIPS_MISSING
+
+    @property
+    def _lists_once(self) -> bool:
+        """Whether the file was missing in a list of all files, not in one of a single sample."""
+        hiding = (each for each in self.outcome.faults if each.fault.hides_file)
+        is_for_all = (firing.worker is None for each in hiding for firing in each.firings)
+        return self.outcome.kind == "iterable" or any(is_for_all)
 
     @property
     def _may_be_shorter(self) -> bool:

@@ -1,0 +1,262 @@
+"""Checks of files, and of the storage below them. Pure.
+
+Files are damaged at rest: before the dataset is created. Storage fails at run time: in the workers.
+Most datasets need one trial for each check, or one for each kind of file if there are several.
+"""
+
+from __future__ import annotations
+
+import errno
+import glob
+import os
+from collections.abc import Iterator
+from dataclasses import replace
+
+from pytest_dataloader_faults import faults
+from pytest_dataloader_faults.battery.checks._base import (
+    FLIPS,
+    HALF,
+    Scenario,
+    at_rest,
+    check,
+    for_each_kind,
+    plan_each,
+)
+from pytest_dataloader_faults.battery.checks._epochs import FAULTS_IN_EPOCH_1
+from pytest_dataloader_faults.battery.checks.at_rest import note_on_missing
+from pytest_dataloader_faults.battery.workload import NotApplicable, Workload
+from pytest_dataloader_faults.faults import ReadError
+from pytest_dataloader_faults.faults.globs import GlobMatcher
+from pytest_dataloader_faults.outcomes import Outcome, Reference, Verdict
+from pytest_dataloader_faults.outcomes.chains import error_line
+from pytest_dataloader_faults.outcomes.contract import Finding
+from pytest_dataloader_faults.outcomes.judge.errors import torch_dropped_a_batch
+from pytest_dataloader_faults.outcomes.text import pluralize
+
+_ALL_CUT = 1000
+"""The number of first reads of a worker that are shortened, and about that of later ones."""
+_SECOND = 2
+_COMPARE = (
+    "Compare the file with what you expect: its size, a record count in its header, or a checksum"
+    " stored next to it"
+)
+
+
+@check("open-error", "handles files that cannot be opened")
+@for_each_kind
+def open_error(files: Workload) -> Iterator[Scenario]:
+    """Permission is denied. Another errno would reach the same line of the dataset."""
+    yield Scenario(faults=(faults.OpenError(files.opened.path, errno.EACCES),))
+
+
+@check("missing-file", "handles a file that does not exist", note=note_on_missing)
+@at_rest
+@for_each_kind
+def missing_file(files: Workload) -> Iterator[Scenario]:
+    """One file only, so that the dataset can use the others instead: that must be visible."""
+    chosen = files.read if files.is_at_rest else files.opened
+    yield Scenario(faults=(faults.OpenError(chosen.middle, errno.ENOENT),))
+
+
+@check("empty-file", "handles a file that is empty", advice=_COMPARE)
+@at_rest
+@for_each_kind
+def empty_file(files: Workload) -> Iterator[Scenario]:
+    """One file only, so that the dataset can use the others instead: that must be visible."""
+    yield Scenario(faults=(faults.TruncatedFile(files.cut.middle, keep=0),))
+
+
+@check("truncated-file", "handles truncated files", advice=_COMPARE)
+@at_rest
+@for_each_kind
+def truncated_file(files: Workload) -> Iterator[Scenario]:
+    """Half of each file is missing; or its end, where what is left looks like a complete file."""
+    half = faults.TruncatedFile(files.cut.path, keep=HALF)
+    yield Scenario(faults=(half,), title="the second half is missing")
+    if points := files.truncation_points:
+        tails = tuple(faults.TruncatedFile(glob.escape(path), keep=end) for path, end in points)
+        yield Scenario(faults=tails, title="the end is missing, but the file looks complete")
+
+
+@check("corrupted-file", "handles files with damaged bytes", advice=_COMPARE)
+@at_rest
+@for_each_kind
+def corrupted_file(files: Workload) -> Iterator[Scenario]:
+    """Some files only: a substitute, zeros or the next sample, shows while others are intact."""
+    yield Scenario(faults=(faults.CorruptedFile(files.filled.spread, flips=FLIPS),))
+
+
+def _halfway(files: Workload) -> int:
+    """The number of a read in the middle, and not the first one, which reads a header.
+
+    If an even number of items is read, it is the last read of an item.
+    """
+    return max(1, min(files.reads, max(_SECOND, files.reads // 2)))
+
+
+@for_each_kind
+def _fail_halfway(files: Workload) -> Iterator[Scenario]:
+    fault = ReadError(files.read.path, nth=_halfway(files))
+    yield Scenario(faults=(fault,), title="from halfway on")
+
+
+@at_rest
+@for_each_kind
+def _fail_from_the_start(files: Workload) -> Iterator[Scenario]:
+    fault = ReadError(files.read_by_main_process.path)
+    yield Scenario(faults=(fault,), title="from the constructor on")
+
+
+@check("read-error", "handles a disk that fails")
+def read_error(workload: Workload) -> Iterator[Scenario]:
+    """The disk fails halfway, for good; and from the constructor on, if the main process reads."""
+    yield from plan_each([_fail_halfway, _fail_from_the_start], workload)
+
+
+def _require_read(_: Workload, outcome: Outcome) -> None:
+    if not outcome.fired and any(each.matched for each in outcome.faults):
+        raise NotApplicable("its workers make fewer reads than in the fault-free run")
+    _require_worker_init(outcome)
+
+
+def _require_worker_init(outcome: Outcome) -> None:
+    """Raise NotApplicable if workers lack what ``worker_init_fn`` makes, because it failed.
+
+    torch calls it once for each worker, raises its error with the first batch, and has the worker
+    continue.
+    """
+    firings = [firing for each in outcome.faults for firing in each.firings]
+    is_start = all(firing.worker is not None and firing.fetch == 0 for firing in firings)
+    errors = {epoch.exception.type for epoch in outcome.epochs if epoch.exception}
+    is_another = len(errors) > 1
+    if outcome.kind == "map" and outcome.fired and is_start and is_another:
+        raise NotApplicable(
+            "worker_init_fn fails, and torch calls it only once for each worker, so these workers"
+            " cannot recover"
+        )
+
+
+def _find_error_again(outcome: Outcome, _: Reference) -> Finding | None:
+    """An error in the second epoch, although only reads of the first epoch failed."""
+    raised = outcome.exception
+    epochs = {firing.epoch for each in outcome.faults for firing in each.firings}
+    if raised is None or len(outcome.epochs) == 1 or epochs != {1}:
+        return None
+    sentence = f"no read failed in epoch 2, but the same workers raised {error_line(raised)}"
+    return Finding(Verdict.POISONED, sentence)
+
+
+@check(
+    "read-error-once",
+    "recovers from a single read error",
+    rule=_find_error_again,
+    scenario=replace(FAULTS_IN_EPOCH_1, require_effect=_require_read),
+)
+@for_each_kind
+def read_error_once(files: Workload) -> Iterator[Scenario]:
+    """One read fails in epoch 1. The same workers then run epoch 2, in which none fails.
+
+    That is the longest read after the first one of its file: a first read has a header, and a
+    dataset that keeps its files open reads it only once.
+    """
+    title = ""
+    fault = ReadError(files.read.path, nth=_halfway(files), times=1)
+    if longest := files.longest_read:
+        path, counts = longest
+        fault = ReadError(glob.escape(path), nth=counts.longest, times=1)
+        size = pluralize(counts.longest_bytes, "byte")
+        title = (
+            f"read {counts.longest} of {os.path.basename(path)}, which is the longest: {size} at"
+            f" {counts.longest_offset}"
+        )
+    yield Scenario(faults=(fault,), title=title)
+
+
+def _shorten(files: Workload, max_bytes: float) -> tuple[faults.Fault, ...]:
+    """Every read is short; if a worker makes very many, the first ones and some of the others."""
+    path = files.read.path
+    if files.reads <= _ALL_CUT:
+        return (faults.ShortRead(path, max_bytes=max_bytes),)
+    step = files.reads // _ALL_CUT * 2 + 1  # Odd, because headers and data alternate.
+    first_fault = faults.ShortRead(path, max_bytes=max_bytes, times=_ALL_CUT)
+    return (first_fault, faults.ShortRead(path, max_bytes=max_bytes, every=step))
+
+
+def _require_long_read(workload: Workload, outcome: Outcome) -> None:
+    if not any(each.matched for each in outcome.faults):
+        raise workload.out_of_reach("its workers map their files, or read one byte at a time")
+
+
+@check(
+    "short-read",
+    "handles reads that return fewer bytes than requested",
+    scenario=Scenario(require_effect=_require_long_read),
+)
+@for_each_kind
+def short_read(files: Workload) -> Iterator[Scenario]:
+    """Two ways, because a reader may check the length of its short header, but not of the rest.
+
+    With halves, a reader that continues needs few calls, however long the read is.
+    """
+    yield Scenario(faults=_shorten(files, HALF), title="half of each read")
+    if (mean := files.mean_read) > 1:
+        title = f"reads of {pluralize(mean, 'byte')} at most"
+        yield Scenario(faults=_shorten(files, mean), title=title)
+
+
+def _require_descriptor(workload: Workload, outcome: Outcome) -> None:
+    """A mapping outlives its descriptor, which Arrow closes when it has mapped a file."""
+    is_target = GlobMatcher(tuple(path for each in outcome.schedule for path in each.globs))
+    if any(each.matched for each in outcome.faults) or any(map(is_target, workload.opened.paths)):
+        return
+    reason = "its workers open none of these files, and hold no descriptor of them: they are mapped"
+    raise workload.out_of_reach(reason)
+
+
+@check(
+    "closed-descriptor",
+    "handles a descriptor that is closed while the dataset uses it",
+    scenario=Scenario(require_effect=_require_descriptor),
+)
+@for_each_kind
+def closed_descriptor(files: Workload) -> Iterator[Scenario]:
+    """In all files: the error is EBADF, wherever it happens."""
+    yield Scenario(faults=(faults.ClosedDescriptor(files.read.path),))
+
+
+def _require_use_of_descriptors(workload: Workload, outcome: Outcome) -> None:
+    opens = [each.opens for worker in workload.fault_free.workers for each in worker.files.values()]
+    if not outcome.fired and not any(opens):
+        if workload.fault_free.unobserved:
+            raise workload.no_target("open")
+        raise NotApplicable("its workers need no descriptor")
+    if torch_dropped_a_batch(outcome):
+        raise NotApplicable(
+            "its workers need no descriptor for the samples, but torch needs one to share a batch."
+            " If that fails, torch's queue thread prints the error and drops the batch, and the"
+            " loader waits forever, whatever the dataset does"
+        )
+
+
+@check(
+    "descriptor-exhaustion",
+    "handles a worker that has run out of file descriptors",
+    scenario=Scenario(require_effect=_require_use_of_descriptors),
+)
+def descriptor_exhaustion(_: Workload) -> Iterator[Scenario]:
+    """No more files can be opened, as with "Too many open files" (EMFILE)."""
+    yield Scenario(faults=(faults.DescriptorExhaustion(),))
+
+
+FILES = (
+    open_error,
+    missing_file,
+    empty_file,
+    truncated_file,
+    corrupted_file,
+    read_error,
+    read_error_once,
+    short_read,
+    closed_descriptor,
+    descriptor_exhaustion,
+)
