@@ -127,7 +127,7 @@ def test_a_factory_that_copies_cannot_be_called_again_with_its_folder(sources):
         headline, advice, *_ = result.explanation.splitlines()
         assert "make_dataset with the same folder, in a new process, raised FileExists" in headline
         assert "pass copy=FOLDER to the check" in advice
-        assert "already" not in advice
+        assert "was already damaged" not in advice
 
 
 def test_a_copy_is_for_one_trial_and_before_its_faults(sources):

@@ -196,7 +196,7 @@ def test_a_result_depends_on_its_own_trials_only(records, tmp_path):
 
 
 def test_a_recovery_pass_has_no_fault(records, tmp_path):
-    (result,) = _fail_once(WrongOnceAfterAnError, records, tmp_path / "mark", "read-error")
+    (result,) = _fail_once(WrongOnceAfterAnError, records, tmp_path / "mark", "open-error")
 
     assert (result.verdict, result.reproduced) == ("poisoned", False)
     assert result.cause == "fails intermittently without a fault"

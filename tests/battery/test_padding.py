@@ -143,7 +143,7 @@ def test_a_split_is_required(path):
 def test_without_the_promise_the_sample_is_missed(path):
     result = _run_checks(path, contract=Contract(split=_samples))
     assert (result.verdict, result.failed) == ("corrupted", True)
-    assert "[3] is missing" in result.explanation.splitlines()[0]
+    assert "[1] is missing" in result.explanation.splitlines()[0]
 
 
 BAD = {

@@ -131,7 +131,7 @@ def test_batches_keep_the_size_that_their_collate_function_needs(records):
     some_samples, all_of_it = (
         result_of(
             lambda: NoneOnError(records),
-            "missing-file",
+            "empty-file",
             contract=contract,
             loader=loader,
             samples=samples,
