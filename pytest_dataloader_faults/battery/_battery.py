@@ -25,9 +25,9 @@ from pytest_dataloader_faults.battery.checks import (
     TrialKind,
     kind_of,
     kind_of_trial,
+    list_at_rest,
     no_fault,
 )
-from pytest_dataloader_faults.battery.checks.at_rest import list_at_rest
 from pytest_dataloader_faults.battery.fault_free_run import FaultFreeRun
 from pytest_dataloader_faults.battery.targets import errors_of_files, require_match
 from pytest_dataloader_faults.battery.workload import (

@@ -8,8 +8,13 @@ from dataclasses import replace
 from pytest_dataloader_faults._settings.jobs import has_step
 from pytest_dataloader_faults._trial.process import fork_server
 from pytest_dataloader_faults.battery._battery import Battery
-from pytest_dataloader_faults.battery.checks import CAUSE_RULES, CHECKS, RUN_NOTES, kind_of_trial
-from pytest_dataloader_faults.battery.checks.at_rest import describe_start
+from pytest_dataloader_faults.battery.checks import (
+    CAUSE_RULES,
+    CHECKS,
+    RUN_NOTES,
+    describe_start,
+    kind_of_trial,
+)
 from pytest_dataloader_faults.battery.targets import note_on_workers
 from pytest_dataloader_faults.battery.workload import NotApplicable
 from pytest_dataloader_faults.faults import has_files

@@ -9,7 +9,7 @@ from hypothesis.database import DirectoryBasedExampleDatabase
 
 from pytest_dataloader_faults import Verdict, check_dataset, explore
 from pytest_dataloader_faults.battery.checks import CHECKS
-from pytest_dataloader_faults.battery.checks.at_rest import BEFORE_INIT
+from pytest_dataloader_faults.battery.checks._at_rest import BEFORE_INIT
 from pytest_dataloader_faults.battery.checks.listings import LISTINGS
 from pytest_dataloader_faults.battery.checks.network import NETWORK
 from pytest_dataloader_faults.battery.checks.resume import RESUME

@@ -13,7 +13,7 @@ import pytest
 from pytest_dataloader_faults import Contract, Outcome
 from pytest_dataloader_faults.battery._battery import Battery
 from pytest_dataloader_faults.battery.checks import CAUSE_RULES, CHECKS
-from pytest_dataloader_faults.battery.checks.at_rest import FollowedRun
+from pytest_dataloader_faults.battery.checks._at_rest import FollowedRun
 from pytest_dataloader_faults.battery.checks.ranks.fault_free import FaultFreeRanks
 from pytest_dataloader_faults.battery.checks.resume import RESUME
 from pytest_dataloader_faults.battery.targets import OwnFolders

@@ -12,6 +12,9 @@ from typing import TYPE_CHECKING
 
 from pytest_dataloader_faults._arguments import suggest_name
 from pytest_dataloader_faults.battery.checks import locks, network, threads
+from pytest_dataloader_faults.battery.checks._at_rest import AtRest
+from pytest_dataloader_faults.battery.checks._at_rest import describe_start as describe_start
+from pytest_dataloader_faults.battery.checks._at_rest import list_at_rest as list_at_rest
 from pytest_dataloader_faults.battery.checks._base import WORKERS_AGREE as WORKERS_AGREE
 from pytest_dataloader_faults.battery.checks._base import Check as Check
 from pytest_dataloader_faults.battery.checks._base import Scenario as Scenario
@@ -20,7 +23,6 @@ from pytest_dataloader_faults.battery.checks._base import TrialKind as TrialKind
 from pytest_dataloader_faults.battery.checks._base import check as check
 from pytest_dataloader_faults.battery.checks._base import no_fault as no_fault
 from pytest_dataloader_faults.battery.checks._epochs import EPOCHS, pin_memory
-from pytest_dataloader_faults.battery.checks.at_rest import AtRest
 from pytest_dataloader_faults.battery.checks.files import FILES
 from pytest_dataloader_faults.battery.checks.listings import LISTINGS
 from pytest_dataloader_faults.battery.checks.memory import MEMORY

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from pytest_dataloader_faults import faults
+from pytest_dataloader_faults.battery.checks._at_rest import note_on_missing
 from pytest_dataloader_faults.battery.checks._base import (
     FLIPS,
     HALF,
@@ -23,7 +24,6 @@ from pytest_dataloader_faults.battery.checks._base import (
     plan_each,
 )
 from pytest_dataloader_faults.battery.checks._epochs import FAULTS_IN_EPOCH_1
-from pytest_dataloader_faults.battery.checks.at_rest import note_on_missing
 from pytest_dataloader_faults.battery.workload import NotApplicable, Workload
 from pytest_dataloader_faults.faults import ReadError
 from pytest_dataloader_faults.faults.globs import GlobMatcher
