@@ -31,7 +31,7 @@ GROUPS = {
     "File locks": (checks.locks.file_locks,),
     "Threads and processes": (checks.threads.thread_exhaustion,),
     "Hanging reads and connections": checks.network.NETWORK,
-    "Checkpoints": checks.RESUME,
+    "Checkpoints": (checks.resume.resumes,),
     "Several ranks": checks.RANKS,
     "Pinned memory": (checks.pin_memory,),
 }

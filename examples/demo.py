@@ -30,9 +30,8 @@ EXPECTED = Path(__file__).with_name("expected.txt")
 _OF_CONNECTIONS = ("connection-error", "http-error")
 _OF_RANKS = ("ranks-agree", "rank-stops")
 _OF_MEMORY = ("copy-on-write", "memory-exhaustion")
-_OF_STATES = ("resumes", "resumes-after-death")
 _OF_OTHERS = (*_OF_MEMORY, "thread-exhaustion")
-_OF_NO_EXAMPLE = ("write-error", *_OF_CONNECTIONS, *_OF_RANKS, *_OF_STATES, *_OF_OTHERS)
+_OF_NO_EXAMPLE = ("write-error", *_OF_CONNECTIONS, *_OF_RANKS, "resumes", *_OF_OTHERS)
 CHECKS = select_checks(exclude=("pin-memory", *_OF_NO_EXAMPLE))
 """All but the one that needs a GPU, so that the table is the same everywhere; and but those of
 writes, of connections, of ranks, of states, of threads and of much memory, of which no example has

@@ -11,26 +11,18 @@ from torch.utils.data import RandomSampler
 from torchdata.stateful_dataloader import StatefulDataLoader
 from torchdata.stateful_dataloader.sampler import StatefulDistributedSampler
 
-from pytest_dataloader_faults import check_dataset
 from pytest_dataloader_faults._settings import Settings
 from pytest_dataloader_faults._settings.jobs import TrialOptions
 from pytest_dataloader_faults._trial import samplers
 from pytest_dataloader_faults.battery._battery import Battery
 from pytest_dataloader_faults.battery.checks import CHECKS
 from pytest_dataloader_faults.battery.checks.resume import FROM_LAST_STATE, SaveStates, save_states
-from pytest_dataloader_faults.faults import WorkerKilled
 from pytest_dataloader_faults.outcomes import LoadedState
 from pytest_dataloader_faults.outcomes.stages import Stage
 from support.corpus.resume import CountingLoader, ResumableStream, counting
 from support.datasets import Records, joined, write_records
-from support.results import failure_of
+from support.results import failure_of, result_of
 from support.rows import slow
-
-BOTH = "resumes, resumes-after-death"
-
-
-def _run_checks(make, only=BOTH, **options):
-    return check_dataset(make, only=only, on_fail=None, **options)
 
 
 def _stateful(dataset: Any, **options: Any) -> Any:
@@ -70,11 +62,9 @@ SLOW = [each for each in HEALTHY if each != "a stream with a state"]
 
 @pytest.mark.parametrize("name", [slow(each) if each in SLOW else each for each in HEALTHY])
 def test_a_healthy_loader_resumes(name, records):
-    """After a death, loaders resume as they do without one."""
-    only = BOTH if name == "a stream with a state" else "resumes"
-    results = _run_checks(functools.partial(HEALTHY[name], records), only)
+    result = result_of(functools.partial(HEALTHY[name], records), "resumes")
 
-    assert [each.explanation for each in results if not each.passed] == []
+    assert result.passed, result.explanation
 
 
 @pytest.fixture(name="make_counting", scope="module")
@@ -85,26 +75,24 @@ def _make_counting(tmp_path_factory):
 
 @pytest.fixture(name="counted", scope="module")
 def _counted(make_counting):
-    """The results of both checks of such a loader."""
-    return _run_checks(make_counting)
+    """The result for such a loader."""
+    return result_of(make_counting, "resumes")
 
 
 def test_each_state_is_named_from_which_a_process_continued(counted):
-    result, _ = counted
-
-    assert result.sentence == (
+    assert counted.sentence == (
         "resumed from its state after 1, 4 and 8 batches and after the epoch, also twice in a row,"
         " the loader delivered the remaining samples, each exactly once."
     )
     # Nine states of the first process, and eight of the one that resumed after one batch.
-    loaded = [each.number for each in result.outcome.of(LoadedState)]
+    loaded = [each.number for each in counted.outcome.of(LoadedState)]
     assert loaded == [0, 3, 7, 8, 9 + 2, 9 + 8 + 3]
 
 
 def test_a_short_epoch_is_stopped_once(records):
     make = lambda: CountingLoader(Records(records), batch_size=8, num_workers=2)  # noqa: E731
 
-    (result,) = _run_checks(make, "resumes")
+    result = result_of(make, "resumes")
 
     assert result.passed
     assert [each.number for each in result.outcome.of(LoadedState)] == [0, 1, 2]
@@ -132,14 +120,17 @@ def test_a_state_in_the_next_epoch_counts_as_well(records):
     assert result.cause == "returns a wrong state after it has resumed"
 
 
-def test_death_is_tried_in_two_ways(counted):
-    _, result = counted
+def test_the_second_trial_is_killed(counted):
+    _, killed = counted.trials
 
-    process, worker = result.trials
-    assert process.passes_in(Stage.UNINTERRUPTED)[0].complete
-    assert not process.epochs[0].complete
-    assert [each.fired for each in worker.faults] == [1]
-    assert "SIGKILL" in str(worker.deaths[0])
+    assert killed.passes_in(Stage.UNINTERRUPTED)[0].complete
+    assert not killed.epochs[0].complete
+    assert {str(each.phase): len(each.delivered) for each in killed.passes} == {
+        "epoch 1": 5,
+        "resumed 1": 4,
+        "uninterrupted": 8,
+    }
+    assert type(killed).from_dict(killed.to_dict()) == killed
 
 
 def test_a_sampler_of_torchs_own_does_not_go_on(records):
@@ -161,19 +152,20 @@ def test_a_sampler_of_torchs_own_does_not_go_on(records):
     ],
 )
 def test_a_skipped_resume_check_has_a_reason(make, reason, records):
-    for result in _run_checks(functools.partial(make, records)):
-        assert not result.applies
-        assert reason in result.explanation
-        is_told_below = reason == "its loader has no state_dict()" and result.cause
-        assert not is_told_below, "a loader without a state lacks nothing that it was to have"
+    result = result_of(functools.partial(make, records), "resumes")
+
+    assert not result.applies
+    assert reason in result.explanation
+    assert not result.cause, "a loader without a state lacks nothing that it was to have"
 
 
 def test_a_state_of_a_dataset_needs_torchdata(records, monkeypatch):
     monkeypatch.setattr(samplers, "STATEFUL", "not_installed.stateful_dataloader")
 
-    for result in _run_checks(functools.partial(ResumableStream, records)):
-        assert not result.applies
-        assert "pip install torchdata" in result.explanation
+    result = result_of(functools.partial(ResumableStream, records), "resumes")
+
+    assert not result.applies
+    assert "pip install torchdata" in result.explanation
 
 
 class TakesArguments(ResumableStream):
@@ -194,7 +186,7 @@ class AnswersToAnyName(Records):
 
 @pytest.mark.parametrize("kind", [AnswersToAnyName, TakesArguments])
 def test_what_torchdata_cannot_ask_has_no_state(kind, records):
-    (result,) = _run_checks(functools.partial(kind, records), "resumes")
+    result = result_of(functools.partial(kind, records), "resumes")
 
     assert not result.applies
 
@@ -223,9 +215,9 @@ def _save(make_counting):
     """A function that asks such a loader for states in another way: the trial, and the finding."""
     run = Battery(make_counting, Settings(samples=64)).fault_free_run
 
-    def save(states, *faults, following=FROM_LAST_STATE):
+    def save(states, following=FROM_LAST_STATE):
         options = TrialOptions(processes=save_states(states, *following))
-        outcome = run.run_trial(*faults, options=options, changes={"prefetch_factor": 1})
+        outcome = run.run_trial(options=options)
         finding, reference = run.judge(outcome), run.reference_for(outcome)
         return outcome, CHECKS["resumes"].refine(finding, outcome, reference)
 
@@ -239,30 +231,11 @@ def test_a_process_that_is_not_killed_shows_nothing(save):
     assert finding.verdict == "not_exercised"
 
 
-def test_a_worker_that_is_not_killed_shows_nothing(save):
-    outcome, finding = save(SaveStates((4,)), WorkerKilled(at=1000))
-
-    assert not outcome.fired
-    assert finding.verdict == "not_exercised"
-
-
 def test_a_state_that_no_process_continued_from_shows_nothing(save):
     _, finding = save(SaveStates((1000,)), following=FROM_LAST_STATE[:1])
 
     assert finding.verdict == "not_exercised"
     assert "no state was saved" in finding.sentence
-
-
-def test_the_same_trial_passes_where_the_process_was_killed(save):
-    outcome, finding = save(SaveStates((4,), killed_after=5))
-
-    assert finding.passed
-    assert {str(each.phase): len(each.delivered) for each in outcome.passes} == {
-        "epoch 1": 5,
-        "resumed 1": 4,
-        "uninterrupted": 8,
-    }
-    assert type(outcome).from_dict(outcome.to_dict()) == outcome
 
 
 def test_a_sampler_with_a_state_ends_its_epoch():
@@ -271,6 +244,6 @@ def test_a_sampler_with_a_state_ends_its_epoch():
         dataset, sampler=StatefulDistributedSampler(dataset, num_replicas=1, rank=0)
     )
 
-    (result,) = _run_checks(make, "resumes")
+    result = result_of(make, "resumes")
 
     assert result.passed, result.explanation

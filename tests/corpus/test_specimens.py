@@ -122,7 +122,7 @@ def test_twin_passes_every_check(case, tmp_path):
 
 _WITHOUT_FAULTS = (
     *("workers-agree", "read-before-fork", "two-epochs", "persistent-workers", "pin-memory"),
-    *("resumes", "resumes-after-death", "ranks-agree"),
+    *("resumes", "ranks-agree"),
 )
 """Their deaths and holds are no faults of files: see the modules that test them."""
 _OF_OTHER_OPERATIONS = (*_OF_CONNECTIONS, *LISTINGS, *_LOCKS_AND_THREADS, *MEMORY)

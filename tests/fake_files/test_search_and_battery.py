@@ -12,7 +12,6 @@ from pytest_dataloader_faults.battery.checks import CHECKS
 from pytest_dataloader_faults.battery.checks._at_rest import BEFORE_INIT
 from pytest_dataloader_faults.battery.checks.listings import LISTINGS
 from pytest_dataloader_faults.battery.checks.network import NETWORK
-from pytest_dataloader_faults.battery.checks.resume import RESUME
 from pytest_dataloader_faults.battery.checks.writes import WRITES
 from pytest_dataloader_faults.fake_files import FakeDatasetFs
 from pytest_dataloader_faults.faults import TruncatedFile
@@ -34,7 +33,7 @@ NOT_OF_FAKE_FILES = {
         (check.name for check in CHECKS.values() if check.scenario.ranks),
         "training with several processes",
     ),
-    **dict.fromkeys((check.name for check in RESUME), "has no state_dict()"),
+    "resumes": "has no state_dict()",
     "file-locks": "needs real files",
     "thread-exhaustion": "needs real files",
 }

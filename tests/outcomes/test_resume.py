@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from pytest_dataloader_faults import Contract, Outcome, Verdict
-from pytest_dataloader_faults.battery.checks.resume import RESUME, rules
+from pytest_dataloader_faults.battery.checks.resume import resumes, rules
 from pytest_dataloader_faults.outcomes import (
     ChangedState,
     Comparison,
@@ -43,7 +43,7 @@ def judged(outcome: Outcome):
 
 def _judge(outcome, reference):
     """By the check that saves states."""
-    return RESUME[0].refine(judge_trial(outcome, reference, Contract()), outcome, reference)
+    return resumes.refine(judge_trial(outcome, reference, Contract()), outcome, reference)
 
 
 RESTS = [

@@ -15,7 +15,7 @@ from pytest_dataloader_faults.battery._battery import Battery
 from pytest_dataloader_faults.battery.checks import CAUSE_RULES, CHECKS
 from pytest_dataloader_faults.battery.checks._at_rest import FollowedRun
 from pytest_dataloader_faults.battery.checks.ranks.fault_free import FaultFreeRanks
-from pytest_dataloader_faults.battery.checks.resume import RESUME
+from pytest_dataloader_faults.battery.checks.resume import resumes
 from pytest_dataloader_faults.battery.targets import OwnFolders
 from pytest_dataloader_faults.faults import CorruptedFile, WriteError
 from pytest_dataloader_faults.outcomes import (
@@ -162,7 +162,7 @@ def _conclusion(
 ) -> str:
     finding = judge_trial(outcome, reference, contract)
     if outcome.of(SavedState):
-        finding = RESUME[0].refine(finding, outcome, reference)
+        finding = resumes.refine(finding, outcome, reference)
     return _summarize(
         finding, likely_cause(outcome, finding, fault_free, clues or Clues(), CAUSE_RULES)
     )

@@ -82,7 +82,7 @@ DATASETS = {
     "in a new process": (destroyers.DeletesOnRestart, trial(ReadError(RECORDS), before_init=True)),
     "in a daemon": (destroyers.LeavesDaemon, trial(ReadError(RECORDS), loader={"num_workers": 1})),
     "in the main process": (destroyers.in_the_main_process, trial(ReadError(RECORDS))),
-    "in the process that resumes": (destroyers.resumed, checks("resumes-after-death")),
+    "in the process that resumes": (destroyers.resumed, checks("resumes")),
 }
 ROWS = {
     **{name: (Deletes, go) for name, go in {**RUN_TIME, **AT_REST}.items()},

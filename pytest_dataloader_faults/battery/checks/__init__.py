@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from pytest_dataloader_faults._arguments import suggest_name
-from pytest_dataloader_faults.battery.checks import locks, network, threads
+from pytest_dataloader_faults.battery.checks import locks, network, resume, threads
 from pytest_dataloader_faults.battery.checks._at_rest import AtRest
 from pytest_dataloader_faults.battery.checks._at_rest import describe_start as describe_start
 from pytest_dataloader_faults.battery.checks._at_rest import list_at_rest as list_at_rest
@@ -28,7 +28,6 @@ from pytest_dataloader_faults.battery.checks.listings import LISTINGS
 from pytest_dataloader_faults.battery.checks.memory import MEMORY
 from pytest_dataloader_faults.battery.checks.memory.exhaustion import ExhaustionJudge
 from pytest_dataloader_faults.battery.checks.ranks import RANKS, RankTrials
-from pytest_dataloader_faults.battery.checks.resume import RESUME
 from pytest_dataloader_faults.battery.checks.workers import WORKERS
 from pytest_dataloader_faults.battery.checks.writes import WRITES
 from pytest_dataloader_faults.battery.checks.writes import rules as write_rules
@@ -47,7 +46,7 @@ CHECKS: dict[str, Check] = {
     for group in (
         *(EPOCHS, MEMORY, FILES, LISTINGS, WORKERS, WRITES),
         *((locks.file_locks, threads.thread_exhaustion), network.NETWORK),
-        *(RESUME, RANKS, (pin_memory,)),
+        *((resume.resumes,), RANKS, (pin_memory,)),
     )
     for check in group
 }
@@ -111,6 +110,7 @@ OLD_NAMES = {
         "connection-error": "connect-error connection-reset connection-closed",
         "file-locks": "locked-file no-locks",
         "ranks-agree": "ranks-next-epoch ranks-share-folder",
+        "resumes": "resumes-after-death",
         "rank-stops": "rank-read-error rank-worker-killed",
     }.items()
     for old in names.split()

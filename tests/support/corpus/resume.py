@@ -186,23 +186,18 @@ class SeededSampler(Sampler[int]):
 
 
 class KeepsProgressInAFile(CountingLoader):
-    """Writes its position to a file next to the checkpoint, which then does not belong to it."""
+    """Also writes its position to a file next to the checkpoint, which may be ahead of that."""
 
     folder: Path
 
     def __iter__(self) -> Iterator[Any]:
         file = self.folder / "progress"
-        self.begin = int(file.read_text()) if file.exists() else 0
+        if file.exists():
+            self.begin = max(self.begin, int(file.read_text()))
         for batch in super().__iter__():
             file.write_text(str(self.had["batches"]))
             yield batch
         file.write_text("0")
-
-    def state_dict(self) -> dict[str, Any]:
-        return {"file": str(self.folder / "progress")}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """The file is read when the epoch starts."""
 
 
 def _of(kind: type[DataLoader[Any]], folder: Path, **options: Any) -> Any:
@@ -303,8 +298,8 @@ CASES: tuple[Case, ...] = (
     Case(
         "P7",
         BeginsAnew,
-        "resumes-after-death",
-        "corrupted: resumed from its state after 2 of 4 batches (its process was killed)",
+        "resumes",
+        "corrupted: resumed from its state after 1 of 4 batches",
         ResumableStream,
     ),
     Case(
@@ -332,7 +327,7 @@ CASES: tuple[Case, ...] = (
     Case(
         "P10",
         keeping_progress_in_a_file,
-        "resumes-after-death",
+        "resumes",
         "corrupted: the loader skipped 2 samples",
         counting,
     ),

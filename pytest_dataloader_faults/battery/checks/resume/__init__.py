@@ -1,16 +1,16 @@
-"""Checks of a loader's state: a job that was stopped resumes from a checkpoint. Pure.
+"""The check of a loader's state: a job that was stopped resumes from a checkpoint. Pure.
 
 The steps are here. What they do in a trial is in ``states``, which is imported there only.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from pytest_dataloader_faults import faults
-from pytest_dataloader_faults.battery.checks._base import Check, Scenario, Scenarios
+from pytest_dataloader_faults.battery.checks._base import Scenario, check
 from pytest_dataloader_faults.battery.checks.resume.rules import describe, find_violation
 from pytest_dataloader_faults.battery.workload import NotApplicable, Workload
 from pytest_dataloader_faults.outcomes.stages import (
@@ -39,37 +39,20 @@ if TYPE_CHECKING:
     from pytest_dataloader_faults._trial.journal import Journal
     from pytest_dataloader_faults._trial.run import TrialProcess
 
-_WITHOUT_STATE = {
-    StateOf.NONE: partial(
-        NotApplicable,
-        "its loader has no state_dict() and load_state_dict(), so a stopped job starts its epoch"
-        " from scratch. torchdata's StatefulDataLoader has both",
-    ),
-    StateOf.UNAVAILABLE: partial(
-        NotApplicable,
-        "its dataset has state_dict(), but torch's DataLoader never calls it, and torchdata, whose"
-        " StatefulDataLoader does, is not installed: pip install torchdata",
-        "torchdata is not installed",
-    ),
-}
-_NO_END = partial(
-    NotApplicable,
-    "the stream is endless or very long, so there is no rest of an epoch to compare",
-    "its stream is endless or very long",
+_NO_STATE = (
+    "its loader has no state_dict() and load_state_dict(), so a stopped job starts its epoch from"
+    " scratch. torchdata's StatefulDataLoader has both"
 )
-_RANDOM = partial(
-    NotApplicable,
-    "its samples are random and each worker draws its own, so the rest of an epoch is unknown",
-    "its samples are random",
+_NO_TORCHDATA = (
+    "its dataset has state_dict(), but torch's DataLoader never calls it, and torchdata, whose"
+    " StatefulDataLoader does, is not installed: pip install torchdata"
 )
+_NO_END = "the stream is endless or very long, so there is no rest of an epoch to compare"
+_RANDOM = "its samples are random and each worker draws its own, so the rest of an epoch is unknown"
 _ONE_BATCH = "its epoch has only one batch, which leaves nothing to resume"
 _SEEDS_APART = 7_919
 _FEW_TO_RESUME_TWICE = 3
 """Batches of an epoch, so that it can be stopped in its rest as well."""
-_FEW_TO_DIE = 6
-"""Batches of an epoch, so that the loop has received one before a worker starts its third."""
-_DIES_AT = 3
-_OF_PROCESS, _OF_WORKER = "the process was killed", "a worker was killed"
 _AGAIN = (
     "The state was taken with state_dict() between two batches, and pickled. A new process called"
     " make_dataset and then load_state_dict() on the new loader, and iterated with other random"
@@ -144,10 +127,14 @@ def _make_stateful(loader: DataLoader[Any]) -> DataLoader[Any]:
 def _count_batches_to_resume(workload: Workload) -> int:
     """How many batches an epoch has; raises NotApplicable if the loader cannot resume."""
     run = workload.fault_free
-    if refusal := _WITHOUT_STATE.get(run.loader.state_of):
-        raise refusal()
+    if run.loader.state_of is StateOf.NONE:
+        raise NotApplicable(_NO_STATE)
+    if run.loader.state_of is StateOf.UNAVAILABLE:
+        raise NotApplicable(_NO_TORCHDATA, "torchdata is not installed")
+    if run.comparison.limit is not None and run.comparison.differs_per_worker:
+        raise NotApplicable(_RANDOM, "its samples are random")
     if run.comparison.limit is not None:
-        raise _RANDOM() if run.comparison.differs_per_worker else _NO_END()
+        raise NotApplicable(_NO_END, "its stream is endless or very long")
     count = len(run.epochs[0].delivered)
     if count <= 1:
         raise NotApplicable(_ONE_BATCH)
@@ -174,8 +161,27 @@ def _run_again(phase: Phase, *before: OwnStep) -> Process:
 FROM_LAST_STATE = _resume_from(-1), _run_again(Phase(Stage.UNINTERRUPTED))
 
 
-def _plan_stop(workload: Workload) -> Scenario:
+@check(
+    "resumes",
+    "a loader resumed from its saved state delivers the rest of the epoch exactly once",
+    rule=find_violation,
+    describe=describe,
+    preface=_AGAIN,
+)
+def resumes(workload: Workload) -> Iterator[Scenario]:
+    """After the first batch, in the middle, after the last batch and after the epoch.
+
+    These states are those of one process, which ends its epoch. One that is killed cannot write
+    down at its end where it was, so it dies at the batch after the one whose state was kept.
+    """
     count = _count_batches_to_resume(workload)
+    yield Scenario(title="stopped", processes=_stop_after_each(count))
+    killed = SaveStates((count // 2,), killed_after=count // 2 + 1)
+    yield Scenario(title="killed", processes=save_states(killed, *FROM_LAST_STATE))
+
+
+def _stop_after_each(count: int) -> Processes:
+    """The processes of a job whose epoch has *count* batches."""
     after = tuple(sorted({1, count // 2, count}))
     again = {}
     if count >= _FEW_TO_RESUME_TWICE:
@@ -187,42 +193,4 @@ def _plan_stop(workload: Workload) -> Scenario:
     ]
     twice = range(len(processes), len(processes) + len(again))
     processes += [_resume_from(number, number + 1) for number in twice]
-    return Scenario(processes=save_states(SaveStates(after, at_end=True), *processes))
-
-
-def _plan_death(workload: Workload) -> Scenarios:
-    """In the middle of an epoch, at the batch after the one whose state was saved."""
-    count = _count_batches_to_resume(workload)
-    half = count // 2
-    killed = save_states(SaveStates((half,), killed_after=half + 1), *FROM_LAST_STATE)
-    of_process = Scenario(title=_OF_PROCESS, processes=killed)
-    if count < _FEW_TO_DIE:
-        return (of_process,)
-    states = SaveStates(tuple(range(1, count + 1)))
-    of_worker = Scenario(
-        faults=(faults.WorkerKilled(at=_DIES_AT),),
-        title=_OF_WORKER,
-        loader={"prefetch_factor": 1},
-        processes=save_states(states, *FROM_LAST_STATE),
-    )
-    return (of_process, of_worker)
-
-
-RESUME = (
-    Check(
-        "resumes",
-        "a loader resumed from its saved state delivers the rest of the epoch exactly once",
-        _plan_stop,
-        rule=find_violation,
-        describe=describe,
-        preface=_AGAIN,
-    ),
-    Check(
-        "resumes-after-death",
-        "the same from the last state saved before the process, or one of its workers, was killed",
-        _plan_death,
-        rule=find_violation,
-        describe=describe,
-        preface=_AGAIN,
-    ),
-)
+    return save_states(SaveStates(after, at_end=True), *processes)

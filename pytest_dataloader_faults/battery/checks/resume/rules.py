@@ -113,7 +113,7 @@ def find_violation(outcome: TrialFacts, reference: Reference) -> Finding | None:
     """What is wrong with the states of *outcome*, or with the epochs resumed from them, or None."""
     return (
         _find_unsaved_state(outcome)
-        or _find_nothing_shown(outcome)
+        or _find_missing_evidence(outcome)
         or next(_find_wrong_epochs(outcome, reference), None)
         or _find_changed_state(outcome)
         or _find_growth(outcome)
@@ -144,32 +144,17 @@ class _Resumption(NamedTuple):
     epoch: Pass | None
 
 
-class _History(NamedTuple):
-    """The states of a trial, each with the process that saved it, and the processes that resumed.
-
-    The first process, which resumed from nothing, is None.
-    """
-
-    saved: list[tuple[SavedState, _Resumption | None]]
-    resumptions: list[_Resumption]
-
-
-def _history(outcome: TrialFacts) -> _History:
-    """What was saved and resumed, in order. The notes of a process follow the state it loaded."""
-    history = _History([], [])
+def _resumptions(outcome: TrialFacts) -> list[_Resumption]:
+    """The new processes, in order. The notes of a process follow the state that it loaded."""
+    saved: list[tuple[SavedState, _Resumption | None]] = []
+    resumptions: list[_Resumption] = []
     passes = iter(outcome.passes_in(Stage.RESUMED))
-    process = None
     for note in outcome.notes:
         if isinstance(note, SavedState):
-            history.saved.append((note, process))
+            saved.append((note, resumptions[-1] if resumptions else None))
         elif isinstance(note, LoadedState):
-            process = _Resumption(*history.saved[note.number], next(passes, None))
-            history.resumptions.append(process)
-    return history
-
-
-def _resumptions(outcome: TrialFacts) -> list[_Resumption]:
-    return _history(outcome).resumptions
+            resumptions.append(_Resumption(*saved[note.number], next(passes, None)))
+    return resumptions
 
 
 def _success_sentence(outcome: TrialFacts) -> str:
@@ -204,9 +189,7 @@ def _describe_resumption(resumption: _Resumption, outcome: TrialFacts) -> str:
 
 
 def _resumed_at(place: str, outcome: TrialFacts) -> str:
-    """The start of a sentence, which mentions a killed main process, but not a killed worker."""
-    was_killed = bool(outcome.passes_in(Stage.UNINTERRUPTED)) and not outcome.deaths
-    killed = " (its process was killed)" if was_killed else ""
+    killed = " (its process was killed)" if outcome.passes_in(Stage.UNINTERRUPTED) else ""
     return f"resumed from its state {place}{killed}"
 
 
@@ -386,37 +369,30 @@ class _Parts(NamedTuple):
         return ORDER_NOT_RESTORED if repeated else STATE_AHEAD
 
 
-def _find_nothing_shown(outcome: TrialFacts) -> Finding | None:
-    """A trial that shows nothing about states: no process resumed from one, or none was killed."""
-    if not outcome.of(SavedState) or (outcome.exception and not outcome.deaths):
+def _find_missing_evidence(outcome: TrialFacts) -> Finding | None:
+    """A trial in which no process resumed from a state, or none was killed."""
+    if not outcome.of(SavedState) or outcome.exception:
         return None
     sentence = ""
     if not outcome.passes_in(Stage.RESUMED):
         sentence = "no state was saved that a new process could resume from"
     elif outcome.passes_in(Stage.UNINTERRUPTED) and outcome.epochs[0].complete:
-        sentence = "the epoch ended before its process, or one of its workers, was killed"
+        sentence = "the epoch ended before its process was killed"
     elif not _compared_epoch(outcome).complete:
         sentence = "no epoch was completed that the resumed parts could be compared with"
     return Finding(Verdict.NOT_EXERCISED, sentence) if sentence else None
 
 
-def _changed_states(outcome: TrialFacts) -> Iterator[SavedState]:
-    """The states that were followed by a note of their change."""
-    states = [each for each in outcome.notes if isinstance(each, (SavedState, ChangedState))]
-    for state, following in itertools.pairwise(states):
-        if isinstance(state, SavedState) and isinstance(following, ChangedState):
-            yield state
-
-
 def _find_changed_state(outcome: TrialFacts) -> Finding | None:
-    changed = next(_changed_states(outcome), None)
-    if changed is None:
-        return None
-    sentence = (
-        f"the state taken {_place(changed)} changed while the next batch was made: state_dict()"
-        " returns an object that the loader keeps using"
-    )
-    return Finding(Verdict.CORRUPTED, sentence, STATE_CHANGES)
+    notes = [each for each in outcome.notes if isinstance(each, (SavedState, ChangedState))]
+    for state, following in itertools.pairwise(notes):
+        if isinstance(state, SavedState) and isinstance(following, ChangedState):
+            sentence = (
+                f"the state taken {_place(state)} changed while the next batch was made:"
+                " state_dict() returns an object that the loader keeps using"
+            )
+            return Finding(Verdict.CORRUPTED, sentence, STATE_CHANGES)
+    return None
 
 
 def _find_growth(outcome: TrialFacts) -> Finding | None:
@@ -424,8 +400,8 @@ def _find_growth(outcome: TrialFacts) -> Finding | None:
 
     In the first half, a worker may have had its first batch, or a buffer may have been filled.
     """
-    first = [state for state, process in _history(outcome).saved if process is None]
-    states = [each for each in first if not each.at_end]
+    first = itertools.takewhile(lambda note: not isinstance(note, LoadedState), outcome.notes)
+    states = [each for each in first if isinstance(each, SavedState) and not each.at_end]
     late = [each.size for each in states[len(states) // 2 :]]
     if len(states) < _FEWEST_BATCHES:
         return None
