@@ -177,6 +177,20 @@ def test_locks_of_a_constructor(records):
     assert result.sentence == "the main process wrote index, but could not lock index.lock."
 
 
+class LocksAsItReads(Records):
+    """Reads each sample under a lock on a data file, which ends when that is closed: healthy."""
+
+    def __getitem__(self, index: int) -> Any:
+        with open(self.paths[0], "rb") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            return super().__getitem__(index)
+
+
+def test_a_lock_that_the_main_process_has_released(records):
+    result = result_of(lambda: LocksAsItReads(records), "read-before-fork")
+    assert result.verdict == "survived", result.explanation
+
+
 class RefusesAtFirst(WaitsForOtherJob):
     """Its constructor raises the error, which hides what its workers do."""
 

@@ -18,6 +18,7 @@ from pytest_dataloader_faults._engine.calls import OF_WRITES, Role
 from pytest_dataloader_faults._engine.kernel import caller
 from pytest_dataloader_faults._engine.kernel.caller import Syscall
 from pytest_dataloader_faults._engine.policy import Operation
+from pytest_dataloader_faults._engine.supervisor.answers.locks import is_lock, keep_no_lock
 from pytest_dataloader_faults._engine.supervisor.answers.opens import (
     on_bystanders_open,
     on_duplicate,
@@ -96,6 +97,8 @@ ON_MESSAGE: dict[type, Callable[[WorkerState, Any], None]] = {
 def answer(worker: WorkerState, call: Syscall, services: SupervisorServices) -> None:
     """Answer *call* of *worker* as its faults demand; the kernel makes a call that has none."""
     if worker.is_bystander:
+        if is_lock(call):
+            keep_no_lock(worker, call)
         # A lock by fcntl(2) is not a duplicate, for example.
         has_own_answer = any(recognizes(call) for recognizes, _ in _ALONE)
         answers = () if has_own_answer else _OF_BYSTANDERS.get(call.facts.role, ())
