@@ -5,14 +5,12 @@ import tempfile
 from pathlib import Path
 
 import pytest
-from torch.utils.data import DataLoader, Subset, get_worker_info
+from torch.utils.data import DataLoader, get_worker_info
 
 from pytest_dataloader_faults import CheckResult, Contract, Verdict, check_dataset, sweep
 from pytest_dataloader_faults._trial import take_reference
-from pytest_dataloader_faults.battery._battery import Battery
 from pytest_dataloader_faults.battery.checking import select_checks
 from pytest_dataloader_faults.battery.checks import CHECKS
-from pytest_dataloader_faults.battery.runner import run_check
 from pytest_dataloader_faults.exceptions import (
     CheckFailedError,
     InvalidArgumentError,
@@ -197,20 +195,6 @@ def test_files_that_change_with_each_call_are_named(tmp_path):
 
     assert (result.verdict, result.failed) == ("not_exercised", True)
     assert "make_dataset must use the same files on every call" in result.explanation
-
-
-def test_a_death_that_does_not_come_is_no_matter_of_files(tmp_path):
-    def make():
-        folder = Path(tempfile.mkdtemp(dir=tmp_path), "records")
-        return Subset(Records(write_records(folder)), range(COUNT if not datasets else 2))
-
-    datasets = []
-    battery = Battery(make)
-    datasets.append(True)
-    result = run_check(battery, "worker-killed")
-
-    assert result.verdict == "not_exercised"
-    assert "make_dataset must use the same files" not in result.explanation
 
 
 class DiesInWorkers(Records):

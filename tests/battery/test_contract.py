@@ -57,7 +57,7 @@ def _filtered(dataset):
 
 def test_samples_that_a_fault_hit_may_be_skipped(records):
     make = functools.partial(_filtered, NoneOnError(records))
-    allowed = _run_checks(make, "read-error", SKIPS)
+    allowed = _run_checks(make, "open-error", SKIPS)
 
     assert (allowed.verdict, allowed.passed) == ("survived", True), allowed.explanation
     assert f"{COUNT} samples hit by a fault are missing" in allowed.explanation
@@ -93,7 +93,7 @@ class ShortNoise(OwnNoise):
 
 
 def test_what_stays_random_is_compared_by_its_shapes(records):
-    result = failure_of(lambda: ShortNoise(records), "read-error")
+    result = failure_of(lambda: ShortNoise(records), "truncated-file")
 
     assert "(32,) instead of torch.Tensor torch.float32 (64,)" in result.explanation
 

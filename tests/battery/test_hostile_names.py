@@ -42,7 +42,7 @@ def _can_be_shown(text):
     return all(line.isprintable() for line in text.split("\n"))
 
 
-CHECKS = ["open-error", "read-error", "truncated-file", "corrupted-file", "closed-descriptor"]
+CHECKS = ["open-error", "truncated-file", "corrupted-file", "read-error", "closed-descriptor"]
 
 
 def test_checks_of_files_run_over_them(hostile):

@@ -9,7 +9,6 @@ from hypothesis.database import DirectoryBasedExampleDatabase
 
 from pytest_dataloader_faults import Verdict, check_dataset, explore
 from pytest_dataloader_faults.battery.checks import CHECKS
-from pytest_dataloader_faults.battery.checks._at_rest import BEFORE_INIT
 from pytest_dataloader_faults.battery.checks.listings import LISTINGS
 from pytest_dataloader_faults.battery.checks.network import NETWORK
 from pytest_dataloader_faults.battery.checks.writes import WRITES
@@ -24,11 +23,10 @@ TESTS = Path(__file__).resolve().parents[1]
 NOT_OF_FAKE_FILES = {
     "copy-on-write": "only from 1,024 samples on",
     "memory-exhaustion": "needs real files",
-    "worker-killed": "no read or write of it takes any time",
     "pin-memory": "finds no accelerator",
     **dict.fromkeys((check.name for check in WRITES), "needs real files"),
     **dict.fromkeys((check.name for check in NETWORK), "no TCP connection"),
-    **dict.fromkeys((check.name for check in (*BEFORE_INIT, *LISTINGS)), "needs real files"),
+    **dict.fromkeys((check.name for check in LISTINGS), "needs real files"),
     **dict.fromkeys(
         (check.name for check in CHECKS.values() if check.scenario.ranks),
         "training with several processes",

@@ -124,7 +124,7 @@ def test_each_result_becomes_an_outcome_of_pytest(ran):
         [
             "SKIPPED *of the test's own",
             "SKIPPED * open-error does not apply * its workers open no data file",
-            "SKIPPED * truncated-file * its workers read no data file",
+            "SKIPPED * truncated-file * neither its constructor nor its workers read a data file",
             "XFAIL *test_known[[]open-error]* known since May (corrupted)",
         ]
     )
@@ -154,7 +154,7 @@ ZEROS = """
 import pytest
 from support.plugin_datasets import ZerosOnError
 
-@pytest.mark.dataloader_faults(only=["open-error", "read-error-once"])
+@pytest.mark.dataloader_faults(only=["open-error", "closed-descriptor"])
 def test_x(fault_check, records):
     fault_check(lambda: ZerosOnError(records))
 """
@@ -169,17 +169,17 @@ def test_a_failure_has_a_sentence_evidence_and_a_way_to_repeat_it(suite):
     suite.pytester.makeini("[pytest]\naddopts = -p dataloader_faults")
     suite.pytester.mkdir("deeper")
     path = suite.pytester.makepyfile(test_inner=ZEROS)
-    result = run_forked(suite.path / "deeper", str(path), "-k", "transient", *OPTIONS)
-    text = failures_of(result)["x[read-error-once]"]
+    result = run_forked(suite.path / "deeper", str(path), "-k", "closed", *OPTIONS)
+    text = failures_of(result)["x[closed-descriptor]"]
     lines = [line for line in text.splitlines() if line]
     for line, pattern in {
         0: r"corrupted: samples? .* \(all zeros\), .*, and no exc",
         1: "  A placeholder, such as zeros, was returned for a sample that",
         2: "  confirmed: 2 of 2 trials failed.",
-        3: r"  fault: ReadError\(path=.*\) \(matched \d+ op.*, fired \d+ times?, ment",
+        3: r"  fault: ClosedDescriptor\(path=.*\) \(matched \d+ op.*, fired \d+ times?, ment",
         4: r"    in worker [01] \(pid \d+\), fetch 1: read\w* /.*\d\d\.rec",
         -2: r"  delivered 4 of 4 batches requested, epoch complete \(.* s\)",
-        -1: r"  reproduce: pytest '\S*test_inner.py::test_x\[read-error-once\]'",
+        -1: r"  reproduce: pytest '\S*test_inner.py::test_x\[closed-descriptor\]'",
     }.items():
         assert re.match(pattern, lines[line])
     assert "Traceback" not in text

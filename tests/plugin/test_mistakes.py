@@ -135,11 +135,6 @@ def test_a_main_process_that_was_stopped_is_one_sentence_and_one_cause(ran):
     assert all(re.search(r"\(pid \d+\)", each) for each in sentences)
 
 
-def test_files_that_the_factory_writes_are_reported_in_the_summary(ran):
-    why = "make_dataset writes or touches the files that it reads"
-    assert summary_of(ran[1]).count(f"note: {why} (records/00.rec, ") == 1
-
-
 MISTAKES = """
 import pytest
 from support.datasets import Records

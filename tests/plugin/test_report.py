@@ -93,7 +93,7 @@ def test_flaky(fault_check, records, note):
 def test_flaky_fails(reworded, records, note):
     reworded(lambda: ZerosOnce(records, note))
 
-@pytest.mark.dataloader_faults(only=["read-error", "truncated-file"])
+@pytest.mark.dataloader_faults(only=["open-error", "truncated-file"])
 def test_cached(fault_check, records):
     cache = records.parent / "cache"
     cache.mkdir()
@@ -125,7 +125,7 @@ EXPECTED = {
     "torn_down": {"open-error": "error failed_cleanly"},
     "flaky": {"open-error": "flaky corrupted"},
     "flaky_fails": {"open-error": "failed corrupted"},
-    "cached": {"read-error": "passed failed_cleanly", "truncated-file": "passed failed_cleanly"},
+    "cached": {"open-error": "passed failed_cleanly", "truncated-file": "passed failed_cleanly"},
 }
 COULD_NOT = "could not be run (see the error above)"
 

@@ -66,7 +66,7 @@ def test_a_filter_silences_it(suite):
 
 def test_it_may_be_expected(suite):
     """By a baseline, or by the marker: as a failure that it would otherwise be."""
-    marked = SUITE.replace("only=", 'expected_failures={"open-error": "its own"}, only=')
+    marked = SUITE.replace("only=", 'expected_failures={"descriptor-exhaustion": "its own"}, only=')
     known = {"test_inner.py::test_sounds": {"open-error": "libsndfile's"}}
     (suite.path / "known.json").write_text(json.dumps(known))
     result = suite.run(marked, REPORT, "--dataloader-faults-baseline=known.json")

@@ -60,11 +60,6 @@ BAD = [
         "its plan: Scenario: processes=*must be what arm_*",
     ),
     ("Scenario(ranks=True)", "", "its plan: Scenario: ranks=True must be False, as *"),
-    (
-        "Scenario(processes=steps.arm_before_init(steps.Epoch()))",
-        "",
-        "its plan: the processes of a *",
-    ),
     ("Scenario(process=2)", "", "its plan: Scenario got an unexpected *'process'. Did*"),
     (OPENS, "rule=lambda *_: 1 // 0", "its rule: it raised ZeroDivisionError: *"),
     (OPENS, "rule=lambda *_: Finding(Verdict.SURVIVED, 'fine')", "its rule: result=*must be a F*"),
