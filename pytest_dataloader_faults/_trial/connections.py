@@ -30,7 +30,6 @@ import sys
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
 from typing import Any
 
 from torch.utils.data import get_worker_info
@@ -226,11 +225,12 @@ def _holds_lock() -> bool:
 
 def _holds_file_lock() -> bool:
     """Whether this process holds a lock of a file; False if that is unknown."""
-    with contextlib.suppress(OSError):
-        lines = Path("/proc/locks").read_text(encoding="ascii").splitlines()
-        held = (line.split() for line in lines if "->" not in line)
-        return any(fields[-4] == str(os.getpid()) for fields in held)
-    return False
+    try:
+        with open("/proc/locks", encoding="ascii") as locks:
+            held = [line.split() for line in locks if "->" not in line]
+    except OSError:
+        return False
+    return any(fields[-4] == str(os.getpid()) for fields in held)
 
 
 def _precede(kind: type[socket.socket], name: str, call: Callable[[socket.socket], None]) -> None:
