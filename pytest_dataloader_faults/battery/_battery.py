@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
 from pytest_dataloader_faults._settings import Settings
 from pytest_dataloader_faults._settings.jobs import (
-    TrialOptions,
     change_epochs,
     limit_measurement,
 )
@@ -24,12 +23,11 @@ from pytest_dataloader_faults.battery.checks import (
     Scenarios,
     TrialKind,
     kind_of,
-    kind_of_trial,
     list_at_rest,
     no_fault,
 )
 from pytest_dataloader_faults.battery.fault_free_run import FaultFreeRun
-from pytest_dataloader_faults.battery.targets import errors_of_files, require_match
+from pytest_dataloader_faults.battery.targets import require_match
 from pytest_dataloader_faults.battery.workload import (
     NotApplicable,
     Workload,
@@ -47,11 +45,7 @@ from pytest_dataloader_faults.outcomes import (
     repeats,
 )
 from pytest_dataloader_faults.outcomes.judge import refusals
-from pytest_dataloader_faults.outcomes.judge.causes import (
-    INTERMITTENT,
-    is_caught,
-    is_silent_fault,
-)
+from pytest_dataloader_faults.outcomes.judge.causes import INTERMITTENT
 from pytest_dataloader_faults.outcomes.judge.hangs import (
     hang_places,
     hangs_at,
@@ -66,43 +60,27 @@ from pytest_dataloader_faults.steps import Processes
 _ORDINARY = Settings()
 _SHARE_OF_DEADLINE = 0.8
 """The share of a deadline for which a loader waits, because stopping it takes time as well."""
-_ENOUGH_SOUND_RUNS = 3
-"""After this many passing fault-free trials, a failure is attributed to its fault."""
 _SWEEP = Check("sweep", "handles the failure of one operation", no_fault)
 
 
-@dataclass
-class CheckMemory:
-    """What checks have learned about a dataset, for its next checks.
+class Battery:
+    """A dataset, and its fault-free run.
 
     Attributes:
-        hangs: The check in which the dataset hung, by the place.
-        flakiness: How it sometimes hangs or dies without a fault; "" if it does not.
-        sound_runs: How many fault-free trials were run to find that, and passed.
-        recovers: Whether a pass in new workers was complete after a fault. Then other trials make
-            this pass without workers, if only files had faults.
+        hangs: The check in which the dataset hung, by the place. A trial of another check that
+            hangs there as well is not repeated, and gets an early deadline. Nothing else of one
+            check has an effect on the next.
     """
-
-    hangs: dict[str, str] = field(default_factory=dict)
-    flakiness: str = ""
-    sound_runs: int = 0
-    recovers: bool = False
-
-
-class Battery:
-    """A dataset, and its fault-free run."""
 
     def __init__(
         self,
         make_dataset: DatasetFactory,
         settings: Settings = _ORDINARY,
         *,
-        memory: CheckMemory | None = None,
+        hangs: dict[str, str] | None = None,
     ) -> None:
-        """*memory*: what earlier checks have learned; this battery adds to it."""
-        self.memory = memory or CheckMemory()
-        self.hangs = self.memory.hangs
-        self._after_errors: dict[tuple[tuple[Fault, ...], TrialOptions], JudgedTrial | None] = {}
+        """*hangs*: those of an earlier battery of this dataset; this one adds to them."""
+        self.hangs = {} if hangs is None else hangs
         run = FaultFreeRun(make_dataset, settings)
         self.fault_free_run = run
         in_workers = IN_WORKERS.workload(run)
@@ -142,29 +120,6 @@ class Battery:
         """The workload for trials of this *kind*."""
         return self.workload if kind is IN_WORKERS else kind.workload(self.fault_free_run)
 
-    def catches_errors(self, check: Check, trial: JudgedTrial) -> bool:
-        """Whether the dataset does the same in *trial*, with bad content, as after an error."""
-        if not is_silent_fault(trial.outcome, trial.finding):
-            return False
-        kind = kind_of_trial(check, trial.outcome)
-        options = TrialOptions(processes=kind.run_epochs())
-        errors = errors_of_files(trial.outcome)
-        trials = (self._after_error(each, options) for each in errors)
-        return is_caught(trial, trials, kind.reference_for(self.fault_free_run, trial.outcome))
-
-    def _after_error(self, errors: tuple[Fault, ...], options: TrialOptions) -> JudgedTrial | None:
-        """The trial under the first of the *errors* that fires."""
-        key = errors, options
-        if key not in self._after_errors:
-            trials = (self._with_error(each, options) for each in errors)
-            self._after_errors[key] = next((each for each in trials if each.outcome.fired), None)
-        return self._after_errors[key]
-
-    def _with_error(self, fault: Fault, options: TrialOptions) -> JudgedTrial:
-        deadline = self.fault_free_run.deadlines.for_look
-        outcome = self.fault_free_run.run_trial(fault, deadline=deadline, options=options)
-        return JudgedTrial(outcome, self.fault_free_run.judge(outcome))
-
     def run_faults(self, *faults: Fault, processes: Processes) -> CheckResult:
         """Run *faults* that belong to no check, and repeat a trial that fails."""
         scenario = Scenario(faults=faults, processes=processes)
@@ -183,7 +138,7 @@ class Battery:
 
         def run_scenario(scenario: Scenario) -> tuple[str, CheckResult]:
             result = self._run_scenario(check, scenario, should_fail)
-            return scenario.title, self._annotate(check, scenario, result)
+            return scenario.title, self._annotate(scenario, result)
 
         for title, result in map_applicable(run_scenario, scenarios, inapplicable):
             results.append((title, result))
@@ -222,12 +177,12 @@ class Battery:
         trials = [*earlier]
         while repeats.needs_another_trial(trials, should_fail=should_fail):
             if len(trials) == 1 and hangs_at(trials[0].outcome, self.hangs):
-                result = self._conclude(check, scenario, trials)
+                result = self._conclude(check, trials)
                 return replace(result, notes=(self._hang_note(trials[0].outcome),))
             trials.append(self._run_next_trial(check, scenario, trials))
             if check is _SWEEP and trials[0].finding.verdict is Verdict.NOT_EXERCISED:
                 break  # The end of a sweep's row, and no failure.
-        return self._conclude(check, scenario, trials)
+        return self._conclude(check, trials)
 
     def _run_next_trial(
         self, check: Check, scenario: Scenario, trials: list[JudgedTrial]
@@ -262,32 +217,26 @@ class Battery:
             "its stream is endless or very long",
         )
 
-    def _annotate(self, check: Check, scenario: Scenario, result: CheckResult) -> CheckResult:
-        """*result*; if the dataset hung or died, with what it sometimes does without a fault."""
-        memory = self.memory
-        if check.name == WORKERS_AGREE or not repeats.hangs_or_dies(repeats.deciding_trial(result)):
+    def _annotate(self, scenario: Scenario, result: CheckResult) -> CheckResult:
+        """*result*; if the dataset hung or died, whether it does so without the faults as well."""
+        # The trials of a scenario without faults show that themselves, and have their own cause.
+        if not scenario.faults or not repeats.hangs_or_dies(repeats.deciding_trial(result)):
             return result
-        # The trials of a check without faults show that themselves, and have their own cause.
-        if scenario.faults and not memory.flakiness and memory.sound_runs < _ENOUGH_SOUND_RUNS:
-            changes = self._changes_for(scenario)
-            outcome = self.fault_free_run.run_trial(changes=changes, may_take_longer=False)
-            finding = self.fault_free_run.judge(outcome, Contract())
-            memory.flakiness = repeats.describe_fault_free_failure(JudgedTrial(outcome, finding))
-            memory.sound_runs += not memory.flakiness
-        if not memory.flakiness:
+        changes = self._changes_for(scenario)
+        outcome = self.fault_free_run.run_trial(changes=changes, may_take_longer=False)
+        finding = self.fault_free_run.judge(outcome, Contract())
+        if finding.passed:
             return result
+        note = repeats.describe_fault_free_failure(JudgedTrial(outcome, finding))
         finding = replace(result.finding, cause=INTERMITTENT, library="")
-        return replace(result, finding=finding, notes=(memory.flakiness, *result.notes))
+        return replace(result, finding=finding, notes=(note, *result.notes))
 
-    def _conclude(self, check: Check, scenario: Scenario, trials: list[JudgedTrial]) -> CheckResult:
+    def _conclude(self, check: Check, trials: list[JudgedTrial]) -> CheckResult:
         """What *trials* show together. The lasting places of a confirmed hang are remembered."""
         if len(trials) > 1 and all(each.outcome.timed_out for each in trials):
             for place in _union(lasting_places(each.outcome) for each in trials):
                 self.hangs.setdefault(place, check.name)
-        result = repeats.conclude(check.name, trials, self.fault_free_run.outcome)
-        if result.passed and scenario.recovers_in_place:
-            self.memory.recovers |= any(each.outcome.recovery for each in trials)
-        return result
+        return repeats.conclude(check.name, trials, self.fault_free_run.outcome)
 
     def _hang_note(self, outcome: Outcome) -> str:
         place = min(hang_places(outcome))
@@ -369,7 +318,6 @@ class Battery:
             options=replace(scenario.options, processes=processes),
             changes=scenario.loader if is_alone else self._changes_for(scenario),
             deadline=deadline,
-            recovers_in_workers=not self.memory.recovers and scenario.recovers_in_place,
             may_take_longer=may_take_longer,
         )
 

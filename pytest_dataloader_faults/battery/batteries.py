@@ -135,9 +135,9 @@ class Batteries:
             battery, is_shared = own or Battery(make_dataset, settings), False
         else:
             # Hangs are at the same lines, whatever the files and the settings are.
-            memory = kept.battery.memory if kept else None
+            hangs = kept.battery.hangs if kept else None
             is_shared = kept.is_shared if kept else None
-            battery = Battery(make_dataset, settings, memory=memory)
+            battery = Battery(make_dataset, settings, hangs=hangs)
         run = battery.fault_free_run
         if run.unusable_reason and name != WORKERS_AGREE:
             return _failure_without_fault(battery, name, expected_failures, reproduce), False

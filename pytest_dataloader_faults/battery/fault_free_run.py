@@ -10,7 +10,7 @@ import base64
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import cached_property, partial
+from functools import partial
 from typing import Any, TypeVar
 
 from pytest_dataloader_faults._engine import require_engine
@@ -45,7 +45,6 @@ from pytest_dataloader_faults.outcomes.repeats import (
     run_without_vain_waits,
     was_killed,
 )
-from pytest_dataloader_faults.steps import run_epochs
 
 ONE_WORKER: Mapping[str, Any] = {"num_workers": 1}
 _TWO_WORKERS: Mapping[str, Any] = {"num_workers": 2}
@@ -131,11 +130,6 @@ class FaultFreeRun:
             fatal = trial if was_killed(trial.outcome) else None
             raise NotApplicable(reason.format(trial.finding.sentence), group, fatal)
 
-    @cached_property
-    def second_epoch(self) -> Finding:
-        """The finding on two epochs without a fault, each with new workers."""
-        return self.judge(self.run_trial(options=TrialOptions(processes=run_epochs(2))), Contract())
-
     @property
     def worker_epoch(self) -> Reference | None:
         """The samples of an epoch of workers, if only that shows their content."""
@@ -193,7 +187,6 @@ class FaultFreeRun:
         deadline: float | None = None,
         options: TrialOptions = ONE_EPOCH,
         may_take_longer: bool = True,
-        recovers_in_workers: bool = False,
     ) -> TrialJob:
         """A trial; *changes*: loader options in place of the fault-free run's own changes."""
         return TrialJob(
@@ -206,7 +199,7 @@ class FaultFreeRun:
             batch_size=self.reference.batch_size,
             replay=replay_of(self.reference),
             needs_workers=True,
-            recovers_in_workers=self.reference.is_of_worker or recovers_in_workers,
+            recovers_in_workers=self.reference.is_of_worker,
             history=self.history,
             may_take_longer=may_take_longer,
             most_bytes=most_bytes_of(getattr(self, "working", None)),

@@ -29,7 +29,6 @@ from pytest_dataloader_faults.outcomes.judge.causes import (
 )
 from pytest_dataloader_faults.outcomes.judge.hangs import loader_timed_out, waits_for_thread
 from pytest_dataloader_faults.outcomes.judge.report import comparison_notes, explain
-from pytest_dataloader_faults.outcomes.judge.sharing import inherited_files
 from pytest_dataloader_faults.outcomes.libraries import add_advice
 from pytest_dataloader_faults.outcomes.repeats import JudgedTrial, deciding_trial
 from pytest_dataloader_faults.outcomes.text import (
@@ -148,14 +147,9 @@ def _cause(battery: Battery, name: str, trial: JudgedTrial) -> Cause | None:
     if trial.finding.cause is INTERMITTENT:
         return add_advice(trial.outcome, INTERMITTENT)
     check, outcome, fault_free = CHECKS[name], trial.outcome, battery.fault_free_run.outcome
-    recovers_in_place = check.scenario.recovers_in_place and not outcome.before_init
-    is_poisoned = trial.finding.verdict is Verdict.POISONED and recovers_in_place
-    inherits = is_poisoned and bool(inherited_files(outcome, fault_free, by_calls=True))
     clues = Clues(
-        is_caught=battery.catches_errors(check, trial),
         waits_for_thread=waits_for_thread(outcome),
         was_read_before_fork=has_step(check.scenario.processes, ReadSample),
-        second_epoch_fails=inherits and not battery.fault_free_run.second_epoch.passed,
     )
     return likely_cause(outcome, trial.finding, fault_free, clues, CAUSE_RULES)
 

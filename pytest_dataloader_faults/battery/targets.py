@@ -19,7 +19,6 @@ from typing import NamedTuple
 
 from pytest_dataloader_faults._settings import EVERY_FILE
 from pytest_dataloader_faults.exceptions import InvalidArgumentError
-from pytest_dataloader_faults.faults import Fault, OpenError, ReadError
 from pytest_dataloader_faults.faults.globs import GlobMatcher, is_below, is_excluded
 from pytest_dataloader_faults.outcomes import Outcome, Reference, WorkerFacts
 from pytest_dataloader_faults.outcomes.text import pluralize, printable
@@ -268,19 +267,6 @@ def _is_text(window: bytes) -> bool:
 
 
 _SHOWN = 3
-
-
-def errors_of_files(outcome: Outcome) -> Iterator[tuple[Fault, ...]]:
-    """Faults by which the files cannot be read whose content was bad; any of a tuple is enough.
-
-    First for whole files, and then for the second half of each of them.
-    """
-    facts = next(each for each in outcome.faults if each.fired)
-    globs = facts.fault.globs
-    yield OpenError(globs), ReadError(globs)
-    paths = {firing.path for firing in facts.firings if firing.path}
-    if sizes := [os.path.getsize(path) for path in paths if os.path.isfile(path)]:
-        yield (ReadError(globs, offset=min(sizes) // 2),)
 
 
 def find_new_files(began: int, fault_free: Outcome) -> tuple[str, ...]:

@@ -149,9 +149,7 @@ def _is_without_fault(trial: JudgedTrial) -> bool:
 
 
 def describe_fault_free_failure(trial: JudgedTrial) -> str:
-    """The failure of a *trial* without a fault, as a sentence; empty if it passed."""
-    if trial.finding.passed:
-        return ""
+    """The failure of a *trial* without a fault, as a sentence."""
     lines = {line for _, line in dataset_lines(trial.outcome)} if trial.outcome.timed_out else set()
     where = f", at {' and at '.join(sorted(lines))}" if lines else ""
     printed = _FORK_LINE.search(trial.outcome.stderr)

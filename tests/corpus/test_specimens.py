@@ -40,6 +40,8 @@ VERDICTS = {case.verdict: case for case in reversed(CASES)}
 """The first case of each."""
 OFTEN = [case for case in (*OF_CHECK.values(), *VERDICTS.values()) if case.check != "copy-on-write"]
 """Specimens of every run. For copy-on-write, see test_copy_on_write.py."""
+ALSO_ALONE = ("persistent-workers", "worker-killed")
+"""Checks whose specimens run whole batteries in every run."""
 _OF_CONNECTIONS = [each for each in NETWORK if each.name != "hung-read"]
 _LOCKS_AND_THREADS = (locks.file_locks, threads.thread_exhaustion)
 _RARE = (*WRITES, *_LOCKS_AND_THREADS, *_OF_CONNECTIONS, *MEMORY)
@@ -93,6 +95,17 @@ def test_specimen_fails_its_check(case, result_of):
 @pytest.mark.parametrize("case", _by_name("twin", [OF_CHECK[check] for check in RARE]))
 def test_twin_passes_that_check(case, result_of):
     _require_pass(result_of(case, "twin"))
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.filterwarnings("ignore::pytest_dataloader_faults.UnclearErrorWarning")
+@pytest.mark.parametrize("case", _by_name("specimen", [OF_CHECK[each] for each in ALSO_ALONE]))
+def test_a_check_of_a_battery_has_the_verdict_of_the_check_alone(case, tmp_path):
+    """Whatever the checks before it have found."""
+    make = functools.partial(case.specimen, case.fill(tmp_path / "records"))
+    results = check_dataset(make, on_fail=None, **case.limits, **case.options)
+
+    _require_failure(case, next(each for each in results if each.check == case.check))
 
 
 @pytest.mark.slow

@@ -20,12 +20,9 @@ from pytest_dataloader_faults.outcomes import (
     WorkerFacts,
     Wrong,
 )
-from pytest_dataloader_faults.outcomes.judge import causes
 from pytest_dataloader_faults.outcomes.judge.at_rest import length_clause
 from pytest_dataloader_faults.outcomes.judge.causes import (
     Clues,
-    is_caught,
-    is_silent_fault,
     likely_cause,
 )
 from support.causes import all_causes
@@ -49,7 +46,6 @@ PASSES = ("survived", "failed_cleanly")
 FAULT_FREE = ordinary(Pass(EPOCH_1, complete=True))
 STREAM = revised(FAULT_FREE, kind="iterable")
 BEFORE = "uses a file that was opened before the fork"
-CAUGHT = Clues(is_caught=True)
 
 
 def _trial(fault, kind=FiringKind.CALL, path="/data/a.rec"):
@@ -174,13 +170,10 @@ WRONG_SAMPLES = [
     ("each worker has the same", STREAM, Wrong.SAME_IN_EACH_WORKER, None),
     ("no fault, others", FAULT_FREE, Wrong.DIFFERS, None),
     ("an error, a substitute", _trial(EIO), Wrong.SUBSTITUTED, None),
-    ("a caught truncation, a substitute", _trial(TRUNCATED), Wrong.SUBSTITUTED, CAUGHT),
     ("a truncation, a substitute", _trial(TRUNCATED), Wrong.SUBSTITUTED, None),
     ("an error, others", _trial(EIO), Wrong.DIFFERS, None),
-    ("a caught truncation, zeros", _trial(TRUNCATED), Wrong.IDENTICAL, CAUGHT),
     ("a truncation, zeros", _trial(TRUNCATED), Wrong.IDENTICAL, None),
     ("an error, none", _trial(EIO), Wrong.MISSING, None),
-    ("a caught truncation, none", _trial(TRUNCATED), Wrong.MISSING, CAUGHT),
     ("a truncation, none", _trial(TRUNCATED), Wrong.MISSING, None),
     ("a short read, others", _trial(ShortRead()), Wrong.DIFFERS, None),
     ("damage, others", _trial(CorruptedFile()), Wrong.DIFFERS, None),
@@ -189,9 +182,7 @@ WRONG_SAMPLES = [
     ("a copy, others", _trial(TRUNCATED, FiringKind.REPLACED), Wrong.DIFFERS, None),
     ("an error in an earlier epoch", LATER, Wrong.DIFFERS, None),
     ("a truncated table, none", _trial(TRUNCATED, path="/d/a.csv"), Wrong.MISSING, None),
-    ("a caught one, none", _trial(TRUNCATED, path="/d/a.csv"), Wrong.MISSING, CAUGHT),
     ("a truncated archive, none", _of_tar(TRUNCATED), Wrong.MISSING, None),
-    ("a caught one of an archive, none", _of_tar(TRUNCATED), Wrong.MISSING, CAUGHT),
     ("an error of an archive, none", _of_tar(EIO), Wrong.MISSING, None),
     ("of wids", _of_tar(EIO, name="wids.ShardListDataset"), Wrong.MISSING, None),
     ("a damaged archive", _of_tar(CorruptedFile()), Wrong.MISSING, None),
@@ -375,44 +366,6 @@ def test_files_are_counted_if_one_is_missing_before_the_dataset_is_created(
 
     assert finding.wrong is Wrong.MISSING
     assert cause.fix.startswith(fix), cause
-
-
-MISSES = Finding(Verdict.CORRUPTED, "x", wrong=Wrong.MISSING)
-RAISES = Finding(Verdict.FAILED_UNCLEARLY, "x")
-RAISES_CLEARLY = Finding(Verdict.FAILED_CLEANLY, "x")
-
-
-@rows(
-    ("findings", "expected", "needed"),
-    [
-        ([MISSES, MISSES], True, 1),
-        ([RAISES, MISSES], True, 2),
-        ([None, MISSES], True, 2),
-        ([RAISES, RAISES_CLEARLY], False, 2),
-        ([RAISES_CLEARLY, MISSES], False, 1),
-        ([None, None], False, 2),
-    ],
-)
-def test_an_error_was_caught_if_the_effect_is_the_same(findings, expected, needed):
-    """An error that reaches the loop was not caught, so no other trial is needed."""
-    trials = (each and (FAULT_FREE, each) for each in findings)
-
-    assert is_caught((FAULT_FREE, MISSES), trials, map_reference()) is expected
-    assert len(list(trials)) == len(findings) - needed
-
-
-@rows(
-    ("outcome", "finding", "expected"),
-    [
-        (_trial(TRUNCATED), Finding(Verdict.CORRUPTED, "wrong"), True),
-        (_trial(EIO), Finding(Verdict.CORRUPTED, "wrong"), False),
-        (_trial(TRUNCATED), Finding(Verdict.POISONED, "wrong"), False),
-        (_trial(TRUNCATED), Finding(Verdict.CORRUPTED, "wrong", causes.INTERMITTENT), False),
-        (ordinary(Pass(EPOCH_1), unfired(TRUNCATED)), Finding(Verdict.CORRUPTED, "wrong"), False),
-    ],
-)
-def test_only_wrong_samples_after_bad_content_need_another_trial(outcome, finding, expected):
-    assert is_silent_fault(outcome, finding) is expected
 
 
 @rows(

@@ -216,7 +216,6 @@ ALONE = "it also fails without a fault, as a fault-free trial just showed"
 @rows(
     ("mark", "changes", "sentence"),
     [
-        ("+", {"stderr": "after fork()"}, ""),
         ("-", {}, f"{ALONE} (corrupted: sentence -)"),
         ("-", {"stacks": STACKS}, f"{ALONE} (corrupted: sentence -)"),
         (

@@ -26,7 +26,6 @@ from pytest_dataloader_faults.outcomes.text import pluralize
 from pytest_dataloader_faults.steps import (
     PROCESSES,
     Epoch,
-    FaultFreePass,
     Processes,
     UseAccelerator,
     run_epochs,
@@ -129,11 +128,6 @@ class Scenario(allow.Checked, TrialOptions):
     def uses_accelerator(self) -> bool:
         """Whether it needs an accelerator."""
         return has_step(self.processes, UseAccelerator)
-
-    @property
-    def recovers_in_place(self) -> bool:
-        """Whether the pass without faults is over the same dataset object."""
-        return any(step.in_child for step in steps_of(self.processes, FaultFreePass))
 
     def with_defaults(self, defaults: Scenario) -> Scenario:
         """The same scenario, with what it leaves open from *defaults*."""

@@ -9,7 +9,7 @@ them. So a cause is named after what the dataset does, not after the fault that 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 from pytest_dataloader_faults.faults import (
@@ -46,7 +46,6 @@ from pytest_dataloader_faults.outcomes.libraries import (
     library_of_lock,
 )
 from pytest_dataloader_faults.outcomes.records import TrialFacts
-from pytest_dataloader_faults.outcomes.reference import Reference
 
 _ENDS_WORKER = Cause(
     "terminates a worker without a fault",
@@ -103,16 +102,12 @@ class Clues(NamedTuple):
     """What is known beyond the facts of one trial.
 
     Attributes:
-        is_caught: Whether the dataset does the same after an error, which it must have caught.
         waits_for_thread: Whether it hung in a lock or in a queue of threads.
         was_read_before_fork: Whether the main process read a sample before its workers started.
-        second_epoch_fails: Whether a second epoch fails without a fault as well.
     """
 
-    is_caught: bool = False
     waits_for_thread: bool = False
     was_read_before_fork: bool = False
-    second_epoch_fails: bool = False
 
 
 _NO_CLUES = Clues()
@@ -158,9 +153,7 @@ def _find_cause(
     rules: CauseRules,
 ) -> Cause:
     if finding.verdict is not Verdict.NOT_EXERCISED and (
-        cause := sharing.file_cause(
-            outcome, finding.verdict, fault_free, fails_again=clues.second_epoch_fails
-        )
+        cause := sharing.file_cause(outcome, finding.verdict, fault_free)
     ):
         return cause
     found = (rule(outcome, finding.verdict, fault_free) for rule in rules.by_trial)
@@ -174,15 +167,13 @@ def _find_cause(
         or finding.cause
     ):
         return cause
-    if finding.verdict in _CONTENT_VERDICTS and not clues.is_caught and lengthens_data(outcome):
+    if finding.verdict in _CONTENT_VERDICTS and lengthens_data(outcome):
         return _WRITES_DATA
     if finding.verdict in _LASTING_VERDICTS and _raised_in_earlier_epoch(outcome):
         return _STAYS_IN_WORKER
     if finding.verdict is Verdict.CORRUPTED:
         replaced: dict[type[Fault], Cause] = {CorruptedFile: _DAMAGE, **rules.of_content}
-        return _sample_cause(
-            outcome, finding.wrong, fault_free, replaced, is_caught=clues.is_caught
-        )
+        return _sample_cause(outcome, finding.wrong, fault_free, replaced)
     return start_cause(outcome) or _cause_by_verdict(outcome, finding.verdict, clues)
 
 
@@ -215,12 +206,9 @@ def _fault_free_cause(outcome: TrialFacts) -> Cause:
 
 # Some facts about caught errors. A truncated file and a short read do not raise an error
 # themselves. A reader may notice, and the dataset may catch the reader's error. Or no code checks,
-# and the rest of the sample is whatever was in memory before, which may be another sample's
-# content. The samples are the same in both cases. But a dataset that catches one error rarely lets
-# the other through. So one more trial makes the same files impossible to open: if the samples are
-# the same, an error was caught; if not, a truncated file was accepted. A dataset that skips what it
-# cannot read may raise an error of its own if nothing is left, so in another trial only the second
-# half of each file cannot be read.
+# and the rest of the sample is whatever was in memory before. If the samples contain nothing of
+# the file, an error was caught. If samples are missing, both are possible, and the advice is about
+# both.
 
 
 _SAME_SHARDS = Cause(
@@ -324,6 +312,8 @@ _WITHOUT_ERROR: tuple[tuple[type[Fault], Cause], ...] = (
 )
 """Faults after which no call fails, and what a dataset does if it does not notice them."""
 _OTHER_SAMPLE = (Wrong.SUBSTITUTED, Wrong.REORDERED, Wrong.REPEATED)
+_NOT_FROM_FILE = (*_OTHER_SAMPLE, Wrong.IDENTICAL)
+"""What is wrong with samples whose content is not what is left of a file."""
 
 
 def _sample_cause(
@@ -331,28 +321,24 @@ def _sample_cause(
     wrong: Wrong | None,
     fault_free: TrialFacts,
     replaced: Mapping[type[Fault], Cause],
-    *,
-    is_caught: bool,
 ) -> Cause:
     """The likely cause of samples that are wrong in the way *wrong*.
 
     *fault_free*: an epoch without faults. *replaced*: the causes of samples with what a fault put
-    in the place of content. *is_caught*: whether the dataset does the same after an error, which it
-    must have caught.
+    in the place of content.
     """
     if not outcome.fired:
         return _dataset_cause(outcome, wrong, fault_free)
     fault = next(each.fault for each in outcome.faults if each.fired)
     accepted = (cause for faults, cause in _WITHOUT_ERROR if isinstance(fault, faults))
-    if not is_caught and (cause := next(accepted, None)):
+    if wrong not in _NOT_FROM_FILE and (cause := next(accepted, None)):
         return cause
     if wrong is Wrong.MISSING:
         return _SKIPPED
     if outcome.kind == "iterable" and _count_rows(outcome) > _count_rows(fault_free):
         return _STARTED_AGAIN
     contained = (cause for kind, cause in replaced.items() if isinstance(fault, kind))
-    is_content = wrong not in (*_OTHER_SAMPLE, Wrong.IDENTICAL)
-    if is_content and (cause := next(contained, None)):
+    if wrong not in _NOT_FROM_FILE and (cause := next(contained, None)):
         return cause
     cause = _NEIGHBOR if wrong in _OTHER_SAMPLE else _PLACEHOLDER
     is_of_reads = isinstance(fault, ReadError)
@@ -404,48 +390,3 @@ def stopped_early(outcome: TrialFacts) -> bool:
 
 def _count_workers(outcome: TrialFacts) -> int:
     return len({each.worker for each in outcome.workers})
-
-
-def is_silent_fault(outcome: TrialFacts, finding: Finding) -> bool:
-    """Whether samples are wrong after a fault that does not make any call fail."""
-    fired = [each.fault for each in outcome.faults if each.fired]
-    kinds = tuple(kind for kind, _ in _WITHOUT_ERROR)
-    is_open = finding.verdict is Verdict.CORRUPTED and finding.cause is None
-    return is_open and bool(fired) and isinstance(fired[0], kinds)
-
-
-def is_caught(
-    trial: tuple[TrialFacts, Finding],
-    after_errors: Iterable[tuple[TrialFacts, Finding] | None],
-    reference: Reference,
-) -> bool:
-    """Whether the dataset does the same in *trial* as after an error, which it must have caught.
-
-    Once it lets an error through, the rest of *after_errors* is not needed.
-    """
-    for after_error in filter(None, after_errors):
-        if _has_same_effect(trial, after_error, reference):
-            return True
-        if after_error[1].verdict is Verdict.FAILED_CLEANLY:
-            break
-    return False
-
-
-def _has_same_effect(
-    trial: tuple[TrialFacts, Finding], repeat: tuple[TrialFacts, Finding], reference: Reference
-) -> bool:
-    """Whether the dataset does the same in two trials: it loses samples, or returns the same ones.
-
-    Which other sample the dataset returns instead of one may be random.
-    """
-    (outcome, finding), (outcome_again, finding_again) = trial, repeat
-    is_clear = finding.wrong in {*_OTHER_SAMPLE, Wrong.IDENTICAL, Wrong.MISSING}
-    if is_clear and finding.wrong is finding_again.wrong:
-        return True
-    expected = set(reference.digests.values())
-    wrong, wrong_again = ({*_digests(each)} - expected for each in (outcome, outcome_again))
-    return not wrong.isdisjoint(wrong_again)
-
-
-def _digests(outcome: TrialFacts) -> list[str]:
-    return [digest for each in outcome.delivered for digest in each.digests]

@@ -55,14 +55,9 @@ _NOT_RENAMED = re.compile(r"FileNotFoundError: \[Errno 2\] [^'\n]*'([^'\n]+)' ->
 _WITHOUT_FAULT = (Verdict.CORRUPTED, Verdict.FAILS_WITHOUT_FAULT, Verdict.POISONED)
 
 
-def file_cause(
-    outcome: TrialFacts, verdict: Verdict, fault_free: TrialFacts, *, fails_again: bool
-) -> Cause | None:
-    """The cause, if it is a file that was opened before the fork.
-
-    *fails_again*: whether a second epoch fails without a fault as well.
-    """
-    path = next(_open_before_fork(outcome, verdict, fault_free, fails_again=fails_again), None)
+def file_cause(outcome: TrialFacts, verdict: Verdict, fault_free: TrialFacts) -> Cause | None:
+    """The cause, if it is a file that was opened before the fork."""
+    path = next(_open_before_fork(outcome, verdict, fault_free), None)
     if path is None:
         return None
     library = _library_of(path)
@@ -114,7 +109,7 @@ def find_stale_lock(outcome: TrialFacts) -> str | None:
 
 
 def _open_before_fork(
-    outcome: TrialFacts, verdict: Verdict, fault_free: TrialFacts, *, fails_again: bool
+    outcome: TrialFacts, verdict: Verdict, fault_free: TrialFacts
 ) -> Iterator[str]:
     """The files that workers use through handles from before the fork, if that is the cause.
 
@@ -122,21 +117,21 @@ def _open_before_fork(
     pread(2) and mappings do not use one.
     """
     shared = shared_offset_files((*fault_free.workers, *outcome.workers))
-    if verdict is Verdict.POISONED and fails_again:
-        yield from inherited_files(outcome, fault_free, by_calls=True)
+    if verdict is Verdict.POISONED:  # Its workers read on from where the last ones stopped.
+        yield from _inherited_files(outcome, fault_free, by_calls=True)
     if not outcome.fired:
         yield from shared
         text = outcome.exception.text if outcome.exception else ""
         for library in LIBRARIES:
             if library.errors and re.search(library.errors, text):
                 yield f"data{library.handles[0]}"
-        yield from filter(_library_of, inherited_files(outcome, fault_free))
+        yield from filter(_library_of, _inherited_files(outcome, fault_free))
     firings = (firing for each in outcome.faults for firing in each.firings)
     replaced = (firing.path for firing in firings if firing.kind is FiringKind.REPLACED)
     yield from (path for path in replaced if path in shared)
 
 
-def inherited_files(
+def _inherited_files(
     outcome: TrialFacts, fault_free: TrialFacts, *, by_calls: bool = False
 ) -> list[str]:
     """The files that workers read but did not open; *by_calls*: and did not map."""
