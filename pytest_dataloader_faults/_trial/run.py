@@ -65,6 +65,7 @@ from pytest_dataloader_faults._trial.samples.draws import first_sample_of
 from pytest_dataloader_faults._trial.samples.reader import Reader
 from pytest_dataloader_faults._trial.samples.reference import take_reference
 from pytest_dataloader_faults.faults import has_files
+from pytest_dataloader_faults.faults.base import Effect
 from pytest_dataloader_faults.outcomes import Pass, Phase, Stage
 from pytest_dataloader_faults.outcomes.stages import DONE
 from pytest_dataloader_faults.steps import (
@@ -448,8 +449,10 @@ class TrialProcess:
 
     def _needs_no_workers(self, step: FaultFreePass, loader: DataLoader[Any]) -> bool:
         """Whether *step* needs no workers: only files had faults, and any process can read them."""
-        only_files = step.in_child and all(map(has_files, self.job.faults))
-        return only_files and self._may_lack_workers(loader)
+        only_files = all(
+            has_files(each) and Effect.DEATH not in each.effects for each in self.job.faults
+        )
+        return step.in_child and only_files and self._may_lack_workers(loader)
 
     def _run_in_child(self, step: FaultFreePass) -> None:
         """Run *step* in a child without workers."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from functools import partial
@@ -152,19 +153,23 @@ class Battery:
         """The result of *scenario*; if it fails, that of the first of its parts that does."""
         if not scenario.parts:
             return self._confirm(check, scenario, should_fail)
-        try:
-            whole = [self._run_next_trial(check, scenario, [])]
-        except NotApplicable:  # Some of its parts may apply.
-            return self._run_parts(check, scenario, should_fail)
-        # The stacks of a hang show more than another wait until the deadline.
-        if whole[0].finding.passed or whole[0].outcome.timed_out:
-            return self._confirm(check, scenario, should_fail, whole)
-        result = self._run_parts(check, scenario, should_fail)
-        # If each part passes, only all of them together fail.
-        return self._confirm(check, scenario, should_fail, whole) if result.passed else result
-
-    def _run_parts(self, check: Check, scenario: Scenario, should_fail: bool) -> CheckResult:
+        if (whole := self._find_passing_whole(check, scenario)) is not None:
+            return self._confirm(check, scenario, should_fail, [whole])
         return self._run_scenarios(check, scenario.parts, should_fail, repeats.is_confirmed)
+
+    def _find_passing_whole(self, check: Check, scenario: Scenario) -> JudgedTrial | None:
+        """The trial of a *scenario* that has parts, if the dataset passes in it.
+
+        Checks may have the same one, each with parts of its own. It has no fault, so it runs once.
+        """
+        steps = repr((scenario.options, scenario.loader))
+        outcome = self.fault_free_run.find_once(
+            steps, partial(self._run_in_time, check, scenario, [])
+        )
+        with contextlib.suppress(NotApplicable):  # Some of its parts may apply.
+            trial = self._require_proof(check, scenario, outcome, [])
+            return trial if trial.finding.passed else None
+        return None
 
     def _confirm(
         self,
@@ -189,6 +194,12 @@ class Battery:
     ) -> JudgedTrial:
         """Run one trial, and judge it; raises NotApplicable if it proves nothing."""
         outcome = self._run_in_time(check, scenario, trials)
+        return self._require_proof(check, scenario, outcome, trials)
+
+    def _require_proof(
+        self, check: Check, scenario: Scenario, outcome: Outcome, trials: list[JudgedTrial]
+    ) -> JudgedTrial:
+        """The trial with this *outcome*, judged; raises NotApplicable if it proves nothing."""
         if not repeats.was_killed(outcome):
             check.require_effect(scenario, self.workload, outcome)
         trial = self._judge_patiently(check, scenario, outcome, trials)

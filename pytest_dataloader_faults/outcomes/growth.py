@@ -31,7 +31,7 @@ FEWEST_EPOCHS = 8
 """With fewer epochs, growth cannot be distinguished from warming up."""
 TIMES_TO_CONFIRM = 4
 _PARTS = 4
-_FEWEST_IF_CONSTANT = 16
+_FEWEST_IF_CONSTANT = 10
 """By then, small objects that leak have filled the memory that was free."""
 _CONSTANT = 0.2
 """Of what the smallest leak adds: less is no growth."""

@@ -190,4 +190,4 @@ def test_a_dataset_that_raises_the_error_passes(records, twin):
 def test_it_applies_to_datasets_that_allocate_much(records):
     result = result_of(lambda: Records(records), MEMORY)
     assert not result.applies
-    assert "its workers allocate less than 64 KiB at once" in result.explanation
+    assert "the workers allocate less than 64 KiB at once" in result.explanation

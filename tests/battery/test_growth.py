@@ -165,14 +165,14 @@ def test_growth_is_steady(values, rate):
 @pytest.mark.parametrize(
     ("kib", "threads", "is_enough"),
     [
-        ([0] * 15, [3] * 15, False),
-        ([0] * 16, [3] * 16, True),
-        ([0, 900, 2000, 2500, 3000, 3010, *([3002] * 10)], [3] * 16, True),
-        ([0] * 15 + [127], [3] * 16, True),
-        ([0] * 15 + [128], [3] * 16, False),
-        (range(0, 64 * 16, 64), [3] * 16, False),
-        ([0] * 16, [3] * 15 + [4], False),
-        ([0] * 16, [1, 2, 2, 2, 3] + [3] * 11, True),
+        ([0] * 9, [3] * 9, False),
+        ([0] * 10, [3] * 10, True),
+        ([0, 900, 2000, 3010, *([3002] * 6)], [3] * 10, True),
+        ([0] * 9 + [76], [3] * 10, True),
+        ([0] * 9 + [77], [3] * 10, False),
+        (range(0, 64 * 10, 64), [3] * 10, False),
+        ([0] * 10, [3] * 9 + [4], False),
+        ([0] * 10, [1, 2, 2] + [3] * 7, True),
     ],
     ids="few constant settles noise burst leak thread threads".split(),
 )

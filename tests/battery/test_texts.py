@@ -157,7 +157,6 @@ def test_reasons_why_checks_do_not_apply(golden):
         "read-error-once": revised(trial, faults=unfired(EIO)),
         "closed-descriptor": revised(trial, schedule=(closed.fault,), faults=(closed,)),
         "descriptor-exhaustion": revised(trial, faults=fired(EXHAUSTED, path=None), timed_out=True),
-        "memory-exhaustion": revised(trial, faults=(FaultFacts(faults.MemoryExhaustion(), 0),)),
     }
     second = CHECKS["thread-exhaustion"].plan_scenarios(
         _workload({}, tallies={"starts": {"thread": 2}})
@@ -179,6 +178,11 @@ def test_reasons_why_checks_do_not_apply(golden):
     few = revised(trial, footprints=footprints)
     refusal = refusal_of(kept.require_effect, READS, few)
     skips["persistent-workers: after its trial"] = refusal.full_reason
+    stream = replace(READS, fault_free=revised(trial, kind="iterable"))
+    (scarce,) = CHECKS["memory-exhaustion"].plan(stream)
+    small = revised(trial, faults=(FaultFacts(faults.MemoryExhaustion(), 0),))
+    refusal = refusal_of(scarce.require_effect, READS, small)
+    skips["memory-exhaustion: after its trial"] = refusal.full_reason
     require_effect = CHECKS["copy-on-write"].scenario.require_effect
     skips |= {
         f"copy-on-write: {title}": refusal_of(

@@ -81,8 +81,8 @@ class Scenario(allow.Checked, TrialOptions):
         locks: Whether its faults are about locks, which the dataset may take on its own files.
         require_effect: A function of the workload and the outcome that raises ``NotApplicable`` if
             the trial proves nothing; or None.
-        parts: Scenarios that show which part of this one fails. They run only if it fails, or if
-            it proves nothing.
+        parts: Scenarios that decide if the dataset does not pass this one, or if it proves nothing.
+            Otherwise they need no trials. Only a scenario without faults has parts.
     """
 
     faults: tuple[Fault, ...] = ()

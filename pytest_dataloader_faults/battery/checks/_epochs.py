@@ -37,16 +37,6 @@ from pytest_dataloader_faults.steps import (
     run_epochs,
 )
 
-_READS_ONE = (
-    "This check reads one sample in the main process before the workers start, like a script that"
-    " looks at dataset[0]"
-)
-_READ_BEFORE_FORK = (
-    "Forked workers share a handle that was opened for that sample, and spawned workers cannot"
-    " receive it. Open the file once per process: store os.getpid() with the handle, and reopen the"
-    " file when it has changed. Or exclude 'read-before-fork', if nothing reads the dataset before"
-    " the loop over the loader"
-)
 _DESCRIPTORS = 1024
 """The usual soft limit: a dataset that needs more cannot be sent to workers on many machines."""
 _LEFTOVERS = Verdict.LEAKED.usual_cause._replace(
@@ -91,12 +81,6 @@ def _numbers_of_workers(workload: Workload) -> Planned:
             require_effect=_require_samples,
         ),
     )
-
-
-def _first_in_main_process(workload: Workload) -> Scenario:
-    if workload.in_workers_only:
-        raise NotApplicable("only workers can read it: in the main process it raises an error")
-    return no_fault(workload)
 
 
 def _require_samples(_: Workload, outcome: Outcome) -> None:
@@ -209,6 +193,35 @@ def _find_leftovers(outcome: Outcome) -> Finding | None:
     return Finding(Verdict.LEAKED, sentence, _LEFTOVERS)
 
 
+_READ_FIRST = Scenario(
+    processes=arm_workers(Epoch(), Epoch(), before=(ReadSample(),)), watch_files=True
+)
+"""One trial for two checks: a sample is read in the main process, and two epochs follow."""
+
+
+@check(
+    "read-before-fork",
+    "workers still return the same samples after the main process has read one",
+    preface=(
+        "This check reads one sample in the main process before the workers start, like a script"
+        " that looks at dataset[0]"
+    ),
+    advice=(
+        "Forked workers share a handle that was opened for that sample, and spawned workers cannot"
+        " receive it. Open the file once per process: store os.getpid() with the handle, and reopen"
+        " the file when it has changed. Or exclude 'read-before-fork', if nothing reads the dataset"
+        " before the loop over the loader"
+    ),
+    scenario=Scenario(processes=arm_workers(Epoch(), before=(ReadSample(),)), watch_files=True),
+    is_about_errors=True,
+)
+def read_before_fork(workload: Workload) -> Iterator[Scenario]:
+    """No fault: what the first sample opens is what forked workers share."""
+    if workload.in_workers_only:
+        raise NotApplicable("only workers can read it: in the main process it raises an error")
+    yield replace(_READ_FIRST, parts=(read_before_fork.scenario,))
+
+
 @check(
     "two-epochs",
     "epoch 2 is complete, differs if samples are random, and workers leave no temporary files",
@@ -225,13 +238,17 @@ def _find_leftovers(outcome: Outcome) -> Finding | None:
 def two_epochs(workload: Workload) -> Iterator[Scenario]:
     """Random numbers that repeat only show if a worker makes the same samples again.
 
-    So a dataset whose sampler shuffles runs epoch 2 in the order of epoch 1 as well.
+    So a dataset whose sampler shuffles runs epoch 2 in the order of epoch 1 as well. One that does
+    not vary needs no trial of its own if it passes that of read-before-fork.
     """
     in_own_order = Scenario(processes=run_epochs(2), keep_randomness=True)
     run = workload.fault_free
     drawn = [index for indices in run.epochs[0].drawn for index in indices]
     is_sorted = all(a < b for a, b in pairwise(drawn) if type(a) is type(b))
-    if not run.comparison.allows_for_randomness or run.kind != "map" or is_sorted:
+    if not (run.comparison.allows_for_randomness or workload.in_workers_only):
+        yield replace(_READ_FIRST, parts=(in_own_order,))
+        return
+    if run.kind != "map" or is_sorted:
         yield in_own_order
         return
     yield replace(in_own_order, title="as the sampler draws")
@@ -256,10 +273,13 @@ def persistent_workers(_: Workload) -> Iterator[Scenario]:
     """
     # They prefetch little, so that a short stream does not end before the loop leaves it.
     of_left = {**_PERSISTENT, "prefetch_factor": 1}
-    yield Scenario(
+    whole = Scenario(
         loader=of_left,
         processes=arm_workers(measure_epochs(_LEFT, REPEATED)),
         require_effect=_require_epochs,
+    )
+    yield replace(
+        whole,
         parts=(
             Scenario(title="two epochs", loader=_PERSISTENT, processes=run_epochs(2)),
             Scenario(
@@ -273,6 +293,7 @@ def persistent_workers(_: Workload) -> Iterator[Scenario]:
                 processes=arm_workers(measure_epochs(REPEATED)),
                 require_effect=_require_epochs,
             ),
+            replace(whole, title="growth over epochs of which every other one was left early"),
         ),
     )
 
@@ -303,15 +324,7 @@ EPOCHS = (
         _numbers_of_workers,
         scenario=Scenario(watch_files=True),
     ),
-    Check(
-        "read-before-fork",
-        "workers still return the same samples after the main process has read one",
-        _first_in_main_process,
-        scenario=Scenario(processes=arm_workers(Epoch(), before=(ReadSample(),)), watch_files=True),
-        preface=_READS_ONE,
-        advice=_READ_BEFORE_FORK,
-        is_about_errors=True,
-    ),
+    read_before_fork,
     Check(
         "pickles",
         "the dataset can be sent to a worker that is not forked from the main process",

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from pytest_dataloader_faults.battery.checks._base import Check, Scenario
-from pytest_dataloader_faults.battery.checks.memory.exhaustion import EXHAUSTION
+from pytest_dataloader_faults.battery.checks.memory.exhaustion import memory_exhaustion
 from pytest_dataloader_faults.battery.checks.memory.rules import (
     describe,
     find_growth,
@@ -92,5 +92,5 @@ MEMORY = (
         note=note,
         preface=_READS_IN_A_ROW,
     ),
-    EXHAUSTION,
+    memory_exhaustion,
 )

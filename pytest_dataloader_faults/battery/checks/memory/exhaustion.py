@@ -1,12 +1,11 @@
-"""The check of allocations that fail. Pure.
-
-An allocation fails once, which a second attempt survives, and which leaves room for a placeholder.
-In another trial, every allocation for the same sample fails.
-"""
+"""The check of allocations that fail. Pure."""
 
 from __future__ import annotations
 
-from pytest_dataloader_faults.battery.checks._base import Check, Scenario, Scenarios
+import itertools
+from collections.abc import Iterator
+
+from pytest_dataloader_faults.battery.checks._base import Scenario, check
 from pytest_dataloader_faults.battery.workload import NotApplicable, Workload, require_real_files
 from pytest_dataloader_faults.faults import MemoryExhaustion
 from pytest_dataloader_faults.outcomes import Outcome, Reference
@@ -18,7 +17,7 @@ from pytest_dataloader_faults.outcomes.text import format_size
 
 _NO_NUMBERS = "its indices are not integers, so no sample can be chosen"
 _SIZE = format_size(MemoryExhaustion().min_bytes)
-_SMALL = f"for a sample in the middle of the epoch, its workers allocate less than {_SIZE} at once"
+_SMALL = f"for two of its samples, the workers allocate less than {_SIZE} at once"
 _ABORTS = Cause(
     "crashes when an allocation fails",
     "Code in C or C++ ended the worker: it does not check the result of malloc(3), or does not"
@@ -29,27 +28,23 @@ _ABORTS = Cause(
 )
 
 
-def _plan(workload: Workload) -> Scenarios:
-    require_real_files()
-    sample = _middle_sample(workload)
-    once, always = MemoryExhaustion(times=1, sample=sample), MemoryExhaustion(sample=sample)
-    return (
-        Scenario(faults=(once,), title="one allocation"),
-        Scenario(faults=(always,), title="every allocation"),
-    )
+def _middle_and_last_sample(workload: Workload) -> list[int]:
+    """Two samples of different batches: their indices, or their numbers in each worker.
 
-
-def _middle_sample(workload: Workload) -> int:
-    """The index of a sample in the middle of the epoch, or its number in each worker."""
+    One if there is only one batch: the error of the second would hide the placeholder of the first.
+    """
     run = workload.fault_free
-    indices = [index for batch in run.delivered for index in batch.keys or ()]
+    batches = [batch.keys for batch in run.delivered if batch.keys]
     if run.kind != "map":
-        count = sum(len(each.samples) for each in run.delivered)
-        indices = list(range(max(1, count // max(1, len(run.workers)))))
-    sample = indices[len(indices) // 2] if indices else None
-    if type(sample) is not int:
+        worker = next((each.worker for each in run.delivered), None)
+        sizes = [len(each.samples) for each in run.delivered if each.worker == worker]
+        ends = [*itertools.accumulate(sizes)] or [1]
+        batches = [(end - 1,) for end in ends]
+    samples = [batch[len(batch) // 2] for batch in batches]
+    chosen = [samples[len(samples) // 2 - 1], samples[-1]] if samples[1:] else samples
+    if not chosen or not all(type(each) is int for each in chosen):
         raise NotApplicable(_NO_NUMBERS)
-    return sample
+    return chosen
 
 
 def _require_allocation(_: Workload, outcome: Outcome) -> None:
@@ -80,18 +75,29 @@ class ExhaustionJudge(Judge):
         return blame_crashed_library(super().judge(), self.outcome)
 
 
-EXHAUSTION = Check(
+@check(
     "memory-exhaustion",
     "handles an allocation that fails",
-    _plan,
-    scenario=Scenario(require_effect=_require_allocation),
     rule=_find_crash,
-    preface=(
-        f"An allocation of {_SIZE} or more failed for one sample, and in another trial all of them"
-    ),
+    preface=f"An allocation of {_SIZE} or more failed for one sample, and all of them for another",
     advice=(
         "Let MemoryError reach the loader, or free memory, try again a limited number of times and"
         " then raise it. Catch the exceptions that you expect instead of Exception, and get the"
         " results of threads, as future.result() does, which raises their errors"
     ),
 )
+def memory_exhaustion(workload: Workload) -> Iterator[Scenario]:
+    """An allocation fails once, which a second attempt survives, and leaves room for zeros.
+
+    For a sample of a later batch every allocation fails, which a dataset may try again forever.
+    One that raises the first error does not get there, and need not.
+    """
+    require_real_files()
+    once, *always = _middle_and_last_sample(workload)
+    yield Scenario(
+        faults=(
+            MemoryExhaustion(times=1, sample=once),
+            *(MemoryExhaustion(sample=sample) for sample in always),
+        ),
+        require_effect=_require_allocation,
+    )
