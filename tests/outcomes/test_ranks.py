@@ -49,6 +49,7 @@ LOST = raised("RuntimeError", "[gloo/transport/tcp/pair.cc:553] Connection close
 HALVES = together(of_map((0, 2)), of_map((1, 3)))
 FINISHED = Absence(1, Reason.FINISHED, Position(1, 2))
 REFERENCE = map_reference()
+STREAM = stream_reference("d0 d1 d2 d3")
 
 
 def test_the_epoch_is_named_if_there_are_several():
@@ -61,164 +62,98 @@ def test_the_epoch_is_named_if_there_are_several():
     assert sentence.startswith("rank 0 was waiting in batch 1 of epoch 2, but ")
 
 
-@rows(
-    "passes, cause, parts",
-    [
-        (
-            (of_map((0, 1)), of_map((2, 1), (3,))),
-            rules.ON_SEVERAL_RANKS,
-            ("1 of 4 samples (1)", "ranks 0 and 1"),
-        ),
-        (
-            (of_map((0, 1)), of_map((0, 1))),
-            rules.ON_SEVERAL_RANKS,
-            ("2 of 4 samples (0, 1)", "ranks 0 and 1, and 2 were delivered on no rank"),
-        ),
-        (
-            (of_map((0, 0)), of_map((1, 2), (3,))),
-            rules.ON_SEVERAL_RANKS,
-            ("1 of 4 samples (0)", "rank 0"),
-        ),
-        ((of_map((0,)), of_map((2, 3))), rules.ON_NO_RANK, ("1 of 4 samples (1)", "no rank")),
-        (
-            (stream("d0 d1"), stream("d1 d2 d3")),
-            rules.ON_SEVERAL_RANKS,
-            ("1 of 4 samples (1)", "ranks 0 and 1"),
-        ),
-        ((stream("d0"), stream("d2 d3")), rules.ON_NO_RANK, ("1 of 4 samples (1)", "no rank")),
-    ],
-)
-def test_samples_on_several_ranks_or_on_none(passes, cause, parts):
-    """They are counted, and named by their index, or by their position in the stream."""
-    outcome = together(*passes)
-    reference = replace(REFERENCE, kind=outcome.kind)
-    finding = judge_trial(outcome, reference)
-    beginning, end = parts
-
-    assert (finding.verdict, finding.cause) == (Verdict.CORRUPTED, cause)
-    assert finding.sentence.startswith(beginning)
-    assert finding.sentence.endswith(f"on {end}")
-
-
-def test_the_padding_of_torchs_sampler_is_allowed():
-    """It gives two ranks three samples, one of them twice. A stream must not do so."""
-    padded = together(of_map((0, 2)), of_map((1, 0)))
-    streams = together(stream("d0 d2"), stream("d1 d0"))
-
-    assert judge_trial(padded, map_reference(3)).verdict is Verdict.SURVIVED
-    assert judge_trial(streams, stream_reference("d0 d1 d2")).verdict is Verdict.CORRUPTED
-
-
-def test_batches_that_fill_the_last_round_are_allowed():
-    """Earlier ones must not be on several ranks, and each rank has as many."""
-    filled = together(of_map((0, 1), (4, 5)), of_map((2, 3), (0, 1)))
-    earlier = together(of_map((0, 1), (4, 5)), of_map((0, 1), (2, 3)))
-    uneven = together(of_map((0, 1), (4, 5), (0, 1)), of_map((2, 3)))
-
-    assert judge_trial(filled, map_reference(6)).verdict is Verdict.SURVIVED
-    assert "2 of them twice" in judge_trial(filled, map_reference(6)).sentence
-    assert judge_trial(earlier, map_reference(6)).verdict is Verdict.CORRUPTED
-    assert judge_trial(uneven, map_reference(6)).verdict is Verdict.CORRUPTED
-
-
-def test_samples_that_a_loader_drops_are_allowed():
-    """With drop_last, each rank may drop less than a batch."""
-    dropped = together(of_map((0, 2)), of_map((1, 3)))
-
-    assert judge_trial(dropped, map_reference(5)).verdict is Verdict.CORRUPTED
-    assert (
-        judge_trial(revised(dropped, drop_last=True), map_reference(5)).verdict is Verdict.SURVIVED
-    )
-    assert (
-        judge_trial(revised(dropped, drop_last=True), map_reference(8)).verdict is Verdict.CORRUPTED
-    )
-
-
-def test_unchecked_samples_are_not_missing():
-    """A custom sampler draws only its first batches, here and in the reference."""
-    outcome = together(of_map((0, 1)), of_map((2, 3)))
-    cut = replace(map_reference(5), limit=5)
-
-    assert judge_trial(outcome, cut).verdict is Verdict.SURVIVED
-    assert judge_trial(outcome, replace(cut, total=5)).verdict is Verdict.CORRUPTED
-
-
-def test_samples_that_a_sampler_draws_at_random_may_be_repeated():
-    """They may also be missing, so the sentence claims no more."""
-    drawn = together(of_map((0, 1)), of_map((1, 1)))
-    finding = judge_trial(drawn, replace(REFERENCE, is_whole=False))
-
-    assert judge_trial(drawn, REFERENCE).verdict is Verdict.CORRUPTED
-    assert finding.verdict is Verdict.SURVIVED
-    assert finding.sentence.startswith("2 ranks delivered 1 batch each")
-    assert finding.sentence != judge_trial(HALVES, REFERENCE).sentence
-
-
-def test_seeded_samples_are_counted_by_their_indices():
-    """Their bytes depend on the index, which is the same in each rank."""
-    seeded = Comparison(seeded=0)
-    reference = replace(REFERENCE, comparison=seeded)
-
-    assert judge_trial(
-        together(of_map((0, 2)), of_map((1, 3)), comparison=seeded), reference
-    ).passed
-    assert not judge_trial(
-        together(of_map((0, 2)), of_map((2, 3)), comparison=seeded), reference
-    ).passed
-
-
-def test_batches_that_cannot_be_split_are_counted_by_their_indices():
-    """The samples of the reference are batches."""
-    reference = batch_reference(d02=(0, 2), d13=(1, 3))
-    unsplit = [whole_batch(keys, digest) for keys, digest in reference.digests.items()]
-    halves, twice = (
-        together(
-            *(Pass(EPOCH_1, (each.keys,), (each,), complete=True) for each in delivered),
-            comparison=IN_BATCHES,
-        )
-        for delivered in (unsplit, unsplit[:1] * 2)
-    )
-
-    assert judge_trial(halves, reference).verdict is Verdict.SURVIVED
-    assert judge_trial(twice, reference).cause is rules.ON_SEVERAL_RANKS
-
-
-@rows("second, verdict", [("c d", Verdict.SURVIVED), ("a b", Verdict.CORRUPTED)])
-def test_random_samples_are_compared_batch_by_batch(second, verdict):
-    """Only their types are known, and whether ranks have the same bytes in each batch."""
-    passes = [
-        Pass(
-            EPOCH_1,
-            ((), ()),
-            tuple(replace(batch_of(None, ("t",)), digest=name) for name in names.split()),
-            complete=True,
-        )
-        for names in ("a b", second)
-    ]
-    outcome = together(*passes, comparison=BY_FORM)
-    reference = replace(stream_reference("t t t t"), comparison=BY_FORM)
-
-    assert judge_trial(outcome, reference).verdict is verdict
-
-
-@rows("streams, verdict", [(("a b", "c d"), "survived"), (("a b c d", "e f g h"), "corrupted")])
-def test_random_samples_of_a_stream_are_counted(streams, verdict):
-    """A stream of four delivers four to all ranks together, whatever they are."""
+def _random(*names_by_rank):
+    """Ranks of which each has these batches, whose bytes are known, but only types are compared."""
     passes = (
         Pass(
             EPOCH_1,
-            ((),),
-            (replace(batch_of(None, ("t",) * len(names.split())), digest=names),),
+            ((),) * len(names),
+            tuple(replace(batch_of(None, ("t",) * len(name)), digest=name) for name in names),
             complete=True,
         )
-        for names in streams
+        for names in names_by_rank
     )
-    outcome = together(*passes, comparison=BY_FORM)
+    return together(*passes, comparison=BY_FORM)
 
-    assert (
-        judge_trial(outcome, replace(stream_reference("t t t t"), comparison=BY_FORM)).verdict
-        == verdict
+
+def _unsplit(*batches):
+    """Ranks of which each has one batch that cannot be split, as its keys and its digest."""
+    passes = (
+        Pass(EPOCH_1, (keys,), (whole_batch(keys, digest),), complete=True)
+        for keys, digest in batches
     )
+    return together(*passes, comparison=IN_BATCHES)
+
+
+CUT, DROPPED = replace(map_reference(5), limit=5), together(of_map((0, 2)), of_map((1, 3)))
+SEEDED, UNSPLIT = Comparison(seeded=0), batch_reference(**{"d0+d2": (0, 2), "d1+d3": (1, 3)})
+TYPED = replace(stream_reference("t t t t"), comparison=BY_FORM)
+FILLED = map_reference(6)
+SEVERAL, NONE = rules.ON_SEVERAL_RANKS, rules.ON_NO_RANK
+
+
+@rows(
+    "title, outcome, reference, cause",
+    [
+        ("once", together(of_map((0, 1)), of_map((2, 1), (3,))), REFERENCE, SEVERAL),
+        ("twice", together(of_map((0, 1)), of_map((0, 1))), REFERENCE, SEVERAL),
+        ("on one rank", together(of_map((0, 0)), of_map((1, 2), (3,))), REFERENCE, SEVERAL),
+        ("lost", together(of_map((0,)), of_map((2, 3))), REFERENCE, NONE),
+        ("stream", together(stream("d0 d1"), stream("d1 d2 d3")), STREAM, SEVERAL),
+        ("lost of a stream", together(stream("d0"), stream("d2 d3")), STREAM, NONE),
+        # torch's sampler gives two ranks three samples, one of them twice. A stream must not.
+        ("padded", together(of_map((0, 2)), of_map((1, 0))), map_reference(3), None),
+        (
+            "padded stream",
+            together(stream("d0 d2"), stream("d1 d0")),
+            stream_reference("d0 d1 d2"),
+            SEVERAL,
+        ),
+        # Only batches of the last round may be filled, and each rank must have as many.
+        ("filled", together(of_map((0, 1), (4, 5)), of_map((2, 3), (0, 1))), FILLED, None),
+        ("too early", together(of_map((0, 1), (4, 5)), of_map((0, 1), (2, 3))), FILLED, SEVERAL),
+        ("uneven", together(of_map((0, 1), (4, 5), (0, 1)), of_map((2, 3))), FILLED, SEVERAL),
+        # With drop_last, each rank may drop less than a batch.
+        ("not dropped", DROPPED, map_reference(5), NONE),
+        ("dropped", revised(DROPPED, drop_last=True), map_reference(5), None),
+        ("too many", revised(DROPPED, drop_last=True), map_reference(8), NONE),
+        # A custom sampler draws only its first batches, here and in the reference.
+        ("unchecked", together(of_map((0, 1)), of_map((2, 3))), CUT, None),
+        ("all", together(of_map((0, 1)), of_map((2, 3))), replace(CUT, total=5), NONE),
+        ("drawn", together(of_map((0, 1)), of_map((1, 1))), REFERENCE, SEVERAL),
+        (
+            "drawn at random",
+            together(of_map((0, 1)), of_map((1, 1))),
+            replace(REFERENCE, is_whole=False),
+            None,
+        ),
+        # The bytes of seeded samples depend on the index, which is the same in each rank.
+        (
+            "seeded",
+            together(of_map((0, 2)), of_map((1, 3)), comparison=SEEDED),
+            replace(REFERENCE, comparison=SEEDED),
+            None,
+        ),
+        (
+            "seeded, repeated",
+            together(of_map((0, 2)), of_map((2, 3)), comparison=SEEDED),
+            replace(REFERENCE, comparison=SEEDED),
+            SEVERAL,
+        ),
+        ("whole", _unsplit(((0, 2), "d0+d2"), ((1, 3), "d1+d3")), UNSPLIT, None),
+        ("whole, repeated", _unsplit(*[((0, 2), "d0+d2")] * 2), UNSPLIT, SEVERAL),
+        # Of random samples, only the bytes of whole batches and their number can be compared.
+        ("random", _random("ab", "cd"), TYPED, None),
+        ("random, the same", _random("ab", "ab"), TYPED, SEVERAL),
+        ("random, as many", _random(["ab"], ["cd"]), TYPED, None),
+        ("random, too many", _random(["abcd"], ["efgh"]), TYPED, SEVERAL),
+    ],
+)
+def test_samples_on_several_ranks_or_on_none(title, outcome, reference, cause):
+    finding = judge_trial(outcome, replace(reference, kind=outcome.kind))
+
+    verdict = Verdict.CORRUPTED if cause else Verdict.SURVIVED
+    assert (finding.verdict, finding.cause) == (verdict, cause), (title, finding)
 
 
 @rows(
@@ -328,6 +263,7 @@ def _text_cases():
     yield "shared", HALVES, REFERENCE
     yield "random", together(of_map((0, 1)), of_map((1, 1))), replace(REFERENCE, is_whole=False)
     yield "waits", waits, REFERENCE
+    yield "filled", together(of_map((0, 1), (4, 5)), of_map((2, 3), (0, 1))), FILLED
     yield "on several", together(of_map((0, 1)), of_map((0, 1))), REFERENCE
     yield "on none", together(of_map((0,)), of_map((2, 3))), REFERENCE
     epochs = (stream("a", "b"), stream("a b")), (stream("c d"), stream("c", "d"))
