@@ -10,16 +10,12 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from pytest_dataloader_faults import Contract, Verdict, check_dataset, run_trial
-from pytest_dataloader_faults._trial import take_reference
+from pytest_dataloader_faults import Contract, Verdict, check_dataset
 from pytest_dataloader_faults._trial.process import deadline
-from pytest_dataloader_faults.battery.checks import CAUSE_RULES
 from pytest_dataloader_faults.outcomes import contract
 from pytest_dataloader_faults.outcomes.contract import Cause
-from pytest_dataloader_faults.outcomes.judge.causes import likely_cause
 from support.causes import all_causes
 from support.inner import start_python
-from support.judging import judge_trial
 from support.rows import rows
 from support.scripts import ROOT, load_script
 from support.servers import http_server
@@ -153,8 +149,6 @@ def _run(folder, request, monkeypatch):
             return _run_script(f"{name}.py", folder.parent)
         options = example.arguments(folder)
         make_dataset = _factory(importlib.import_module(name), folder, options)
-        if example.check == "run_trial":
-            return _try(make_dataset, options)
         return _check(make_dataset, example.check, options)
 
     with http_server(folder) as url:
@@ -181,14 +175,6 @@ def _check(make_dataset: Any, check: str, options: dict[str, Any]) -> tuple[str,
     (result,) = check_dataset(make_dataset, only=check, on_fail=None, **options)
     assert result.applies, result.explanation
     return str(result.verdict), result.cause
-
-
-def _try(make_dataset: Any, options: dict[str, Any]) -> tuple[str, str]:
-    """What one trial shows that no check runs."""
-    outcome = run_trial(make_dataset, **options)
-    finding = judge_trial(outcome, take_reference(make_dataset))
-    cause = likely_cause(outcome, finding, outcome, rules=CAUSE_RULES)
-    return str(finding.verdict), cause.phrase if cause else ""
 
 
 @pytest.mark.slow

@@ -108,9 +108,8 @@ def judge_together(
 ) -> Finding:
     """The verdict on all ranks of *outcome*; *findings*: what each rank shows by itself."""
     finding = _judge_ranks(outcome, findings, reference, contract)
-    is_disturbed = finding.verdict in _DISTURBED and any(
-        rank.of(FolderShared) for rank in outcome.ranks
-    )
+    is_shared = any(rank.of(FolderShared) for rank in outcome.ranks)
+    is_disturbed = is_shared and finding.verdict in _DISTURBED
     return replace(finding, cause=DISTURBS_RANKS) if is_disturbed else finding
 
 
@@ -127,8 +126,8 @@ def _judge_ranks(
     decisive = (by_rank[number] for number in order if not _is_consequence(outcome.ranks[number]))
     return (
         _find_waiting_rank(outcome, reference, contract)
-        or next((each for each in decisive if each.verdict.fails), None)
         or _find_epochs_apart(outcome)
+        or next((each for each in decisive if each.verdict.fails), None)
         or next(_find_wrong_lengths(outcome, reference), None)
         or _find_uneven_coverage(outcome, reference)
         or _describe_all(by_rank[main], outcome, reference)

@@ -1,12 +1,9 @@
 """The race of ranks that prepare files in one folder. Pure.
 
 Each rank runs the same code: ``if not folder.exists(): extract(archive, folder)``. One of them
-creates a file, and another finds it before it is whole. The window is short, and which rank is
-first varies. So rank 0 waits once it has created a file, until another rank has a batch or an
-error. The others start once rank 0 waits. If they get no batch, because they wait at a barrier or
-for a lock, rank 0 continues after a while, and does not wait again.
-
-The process is the rank's own, so ``open`` can be replaced in it. What C or C++ creates is not held.
+creates a file, and another finds it before it is whole. Which rank is first varies. So rank 0 waits
+once it has created a file, until another rank has a batch or an error. The others start once rank 0
+waits. If they have to wait themselves, at a barrier or for a lock, rank 0 continues after a while.
 """
 
 from __future__ import annotations
@@ -28,7 +25,6 @@ if TYPE_CHECKING:
     from pytest_dataloader_faults._trial.run import TrialProcess
 
 _TIMEOUT = 3.0
-_POLLING = 0.005
 
 
 @dataclass(frozen=True)
@@ -36,7 +32,7 @@ class HoldWrites(OwnStep):
     """Have rank 0 wait when it prepares files, and the others until it does."""
 
     def run(self, process: TrialProcess) -> None:
-        """Hold them until the dataset is made."""
+        """Hold what Python code opens in this process until the dataset is made."""
         from pytest_dataloader_faults._trial.journal import Noted
 
         meetings: Any = process.meetings
@@ -100,6 +96,6 @@ def _await(process: Any, note: str) -> bool:
     process.journal.write(MeetingTime(time.monotonic()))
     end = time.monotonic() + min(_TIMEOUT, process.job.settings.longest_epoch / 2)
     while not (is_noted := process.meetings.notes.check([note])) and time.monotonic() < end:
-        time.sleep(_POLLING)
+        time.sleep(0.005)
     process.journal.write(LoaderTime(time.monotonic()))
     return bool(is_noted)
