@@ -126,11 +126,29 @@ def _is_whole(whole_reference: Reference, references: Sequence[Reference]) -> bo
         return True
     if not whole_reference.is_whole or is_of_content(whole_reference):
         return whole_reference.is_whole
-    if any(each.readable != whole_reference.readable for each in references):
-        return False
-    known_digests = whole_reference.digests
-    parts = (pair for reference in references for pair in reference.digests.items())
-    return all(known_digests.get(index, row) == row for index, row in parts)
+    return all(_has_same_samples(each, whole_reference) for each in references)
+
+
+def _has_same_samples(reference: Reference, whole_reference: Reference) -> bool:
+    """Whether a rank has the same samples as a single process, under the same indices."""
+    known = whole_reference.digests
+    return reference.readable == whole_reference.readable and all(
+        known.get(index, digest) == digest for index, digest in reference.digests.items()
+    )
+
+
+def _extend(reference: Reference, whole_reference: Reference) -> Reference:
+    """The *reference* of a rank, which may draw any sample of a map-style dataset.
+
+    Its sampler may draw others than for the reference: accelerate's ranks agree on a seed only when
+    they start an epoch.
+    """
+    is_map = whole_reference.kind == "map"
+    if not (is_map and _has_same_samples(reference, whole_reference)):
+        return reference
+    samples = {**dict(whole_reference.samples), **dict(reference.samples)}
+    draws = (*reference.draws, *whole_reference.draws)
+    return replace(reference, samples=tuple(samples.items()), draws=draws)
 
 
 def _record(run: FaultFreeRun, *, shares_folder: bool) -> FaultFreeRanks:
@@ -138,7 +156,8 @@ def _record(run: FaultFreeRun, *, shares_folder: bool) -> FaultFreeRanks:
     references: tuple[Reference, ...] = ()
     error: UnusableDatasetError | None = None
     try:
-        references = _take(run, shares_folder=shares_folder)
+        taken = _take(run, shares_folder=shares_folder)
+        references = tuple(_extend(each, run.reference) for each in taken)
     except UnusableDatasetError as raised:
         error = raised
     start = partial(
