@@ -76,6 +76,20 @@ def _random(*names_by_rank):
     return together(*passes, comparison=BY_FORM)
 
 
+def _own_batches(*batches_by_rank):
+    """Ranks of a stream that makes these batches itself; each letter is a row."""
+    passes = (
+        Pass(
+            EPOCH_1,
+            ((),) * len(batches),
+            tuple(replace(batch_of(None, (each,)), rows=tuple(each)) for each in batches),
+            complete=True,
+        )
+        for batches in batches_by_rank
+    )
+    return together(*passes)
+
+
 def _unsplit(*batches):
     """Ranks of which each has one batch that cannot be split, as its keys and its digest."""
     passes = (
@@ -88,6 +102,9 @@ def _unsplit(*batches):
 CUT, DROPPED = replace(map_reference(5), limit=5), together(of_map((0, 2)), of_map((1, 3)))
 SEEDED, UNSPLIT = Comparison(seeded=0), batch_reference(**{"d0+d2": (0, 2), "d1+d3": (1, 3)})
 TYPED = replace(stream_reference("t t t t"), comparison=BY_FORM)
+OWN_BATCHES = replace(
+    stream_reference("ab cd ef gh"), parts=tuple(map(tuple, ("ab", "cd", "ef", "gh")))
+)
 FILLED = map_reference(6)
 SEVERAL, NONE = rules.ON_SEVERAL_RANKS, rules.ON_NO_RANK
 
@@ -142,6 +159,14 @@ SEVERAL, NONE = rules.ON_SEVERAL_RANKS, rules.ON_NO_RANK
         ),
         ("whole", _unsplit(((0, 2), "d0+d2"), ((1, 3), "d1+d3")), UNSPLIT, None),
         ("whole, repeated", _unsplit(*[((0, 2), "d0+d2")] * 2), UNSPLIT, SEVERAL),
+        # Each rank fills a stream's own batches from its own shards.
+        ("filled anew", _own_batches(["ac", "eg"], ["bd", "fh"]), OWN_BATCHES, None),
+        (
+            "filled with rows of others",
+            _own_batches(["ac", "eg"], ["bd", "ah"]),
+            OWN_BATCHES,
+            SEVERAL,
+        ),
         # Of random samples, only the bytes of whole batches and their number can be compared.
         ("random", _random("ab", "cd"), TYPED, None),
         ("random, the same", _random("ab", "ab"), TYPED, SEVERAL),

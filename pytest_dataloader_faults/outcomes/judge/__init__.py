@@ -60,6 +60,7 @@ def _judge(outcome: TrialFacts, reference: Reference, contract: Contract) -> Fin
     """The verdict on a trial, of one process or of several ranks."""
     if not outcome.ranks:
         return judge_for(outcome, reference, contract).judge()
+    outcome, reference = ranks.align(outcome, reference)
     findings = [
         judge_for(rank, ranks.reference_for(number, outcome, reference), contract).judge()
         for number, rank in enumerate(outcome.ranks)

@@ -87,6 +87,41 @@ def describe_absence(rank: TrialFacts) -> str:
     return f"delivered {batches}, then waited for {missing}, {_ABSENCE_REASONS[absent.reason]}"
 
 
+def align(outcome: TrialFacts, reference: Reference) -> tuple[TrialFacts, Reference]:
+    """*outcome* and *reference*, both in rows if ranks fill a stream's own batches with other rows.
+
+    Each rank has its own shards, so none of its batches may be one of a single process.
+    """
+    references, known = (reference, *reference.members), {*reference.digests.values()}
+    passes = (each for rank in outcome.ranks for each in rank.passes)
+    batches = [batch for each in passes for batch in each.delivered]
+    is_regrouped = any(not known.issuperset(each.digests) for each in batches)
+    has_rows = all(each.rows for each in references) and all(each.rows for each in batches)
+    if not (is_regrouped and has_rows and reference.stream_limit is None):
+        return outcome, reference
+    members = tuple(map(_reference_in_rows, reference.members))
+    return _in_rows(outcome), replace(_reference_in_rows(reference), members=members)
+
+
+def _reference_in_rows(reference: Reference) -> Reference:
+    rows = enumerate(map(Sample, itertools.chain(*reference.parts)))
+    fault_free = reference.fault_free and _in_rows(reference.fault_free)
+    return replace(reference, samples=tuple(rows), parts=(), fault_free=fault_free)
+
+
+def _in_rows(outcome: TrialFacts) -> TrialFacts:
+    passes = tuple(
+        replace(
+            each,
+            delivered=tuple(
+                replace(batch, samples=tuple(map(Sample, batch.rows))) for batch in each.delivered
+            ),
+        )
+        for each in outcome.passes
+    )
+    return replace(outcome, passes=passes, ranks=tuple(map(_in_rows, outcome.ranks)))
+
+
 def reference_for(number: int, outcome: TrialFacts, reference: Reference) -> Reference:
     """The reference of rank *number*.
 
