@@ -523,8 +523,8 @@ AUDIT: dict[str, tuple[Found, ...]] = {
         _true("ranks-agree", "three archives are too few for two ranks of two workers"),
     ),
     "ranks_hf_plain": (_true("ranks-agree", "not split: each rank has all samples"),),
-    "ranks_mosaic": (_true("rank-stops", "a barrier waits for the dead worker"),),
-    "ranks_mosaic_loader": (_true("rank-stops", "a barrier waits for the dead worker"),),
+    "ranks_mosaic": (_true("rank-worker-killed", "a barrier waits for the dead worker"),),
+    "ranks_mosaic_loader": (_true("rank-worker-killed", "a barrier waits for the dead worker"),),
     "ranks_lightning_module": (
         _arguable("ranks-agree", "the trainer adds the sampler, and was not passed"),
     ),

@@ -34,8 +34,10 @@ _LIMIT = 1500
 """Seconds for one class. The slowest takes a few minutes: its checks hang."""
 _LONGEST = 150
 """Characters in a cell."""
-RANKS = "ranks-agree ranks-next-epoch rank-read-error rank-worker-killed".split()
-"""The checks that ran on the classes in field/ranks.py; others were added later."""
+RANKS = ["ranks-agree", "rank-stops"]
+"""The checks that run on the classes in field/ranks.py."""
+_RECORDED_RANKS = "ranks-agree ranks-next-epoch rank-read-error rank-worker-killed".split()
+"""Their names when the record was made."""
 RESUME = [name for name in CHECKS if name.startswith("resumes")]
 """The only ones that are asked of the classes in field/resume.py."""
 _OF_PART = {"ranks": RANKS, "resume": RESUME}
@@ -126,7 +128,7 @@ def page(record: dict[str, Any]) -> str:
         rested=sum("before init" in row for row in alone.values()),
         before_init="".join(_rows_before_init(alone)),
         **_shared_storage(alone),
-        **_part("ranks", of_ranks, RANKS),
+        **_part("ranks", of_ranks, _RECORDED_RANKS),
         **_part("states", of_states, RESUME),
     )
 
