@@ -8,6 +8,7 @@ import pytest
 from hypothesis.database import DirectoryBasedExampleDatabase
 
 from pytest_dataloader_faults import Verdict, check_dataset, explore
+from pytest_dataloader_faults.battery._battery import Battery
 from pytest_dataloader_faults.battery.checks import CHECKS
 from pytest_dataloader_faults.battery.checks.listings import LISTINGS
 from pytest_dataloader_faults.battery.checks.network import NETWORK
@@ -101,9 +102,10 @@ def test_ends_of_lines_are_looked_for_in_fake_files(fake_dataset_fs):
     for number in range(COUNT):
         text = "".join(f"{number},{line}\n" for line in range(6))
         fake_dataset_fs.create_file(f"{FOLDER}/{number:02}.rec", contents=text)
-    result = failure_of(lambda: FakeRecords(read=lines), "truncated-file")
-    assert result.verdict is Verdict.CORRUPTED
-    assert [each.keep for each in result.outcome.schedule] == [20] * COUNT
+    workload = Battery(lambda: FakeRecords(read=lines)).workload
+    _, tails = CHECKS["truncated-file"].plan_scenarios(workload)
+    assert {each.keep for each in tails.faults} == {20}
+    assert failure_of(lambda: FakeRecords(read=lines), "truncated-file").verdict == "corrupted"
 
 
 SUITE = """

@@ -177,7 +177,7 @@ def test_a_failure_has_a_sentence_evidence_and_a_way_to_repeat_it(suite):
         1: "  A placeholder, such as zeros, was returned for a sample that",
         2: "  confirmed: 2 of 2 trials failed.",
         3: r"  fault: ClosedDescriptor\(path=.*\) \(matched \d+ op.*, fired \d+ times?, ment",
-        4: r"    in worker [01] \(pid \d+\), fetch 1: read\w* /.*\d\d\.rec",
+        4: r"    in worker [01] \(pid \d+\), fetch 1: \w+ /.*\d\d\.rec",
         -2: r"  delivered 4 of 4 batches requested, epoch complete \(.* s\)",
         -1: r"  reproduce: pytest '\S*test_inner.py::test_x\[closed-descriptor\]'",
     }.items():
