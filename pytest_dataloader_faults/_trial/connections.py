@@ -220,17 +220,7 @@ def _holds_lock() -> bool:
     kinds = multiprocessing.synchronize.Lock, multiprocessing.synchronize.RLock
     candidates: list[Any] = list(vars(multiprocessing.util)["_afterfork_registry"].values())
     locks = (vars(each)["_semlock"] for each in candidates if isinstance(each, kinds))
-    return any(each._is_mine() for each in locks) or _holds_file_lock()
-
-
-def _holds_file_lock() -> bool:
-    """Whether this process holds a lock of a file; False if that is unknown."""
-    try:
-        with open("/proc/locks", encoding="ascii") as locks:
-            held = [line.split() for line in locks if "->" not in line]
-    except OSError:
-        return False
-    return any(fields[-4] == str(os.getpid()) for fields in held)
+    return any(each._is_mine() for each in locks) or proc.holds_file_lock()
 
 
 def _precede(kind: type[socket.socket], name: str, call: Callable[[socket.socket], None]) -> None:

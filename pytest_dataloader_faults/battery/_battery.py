@@ -45,7 +45,7 @@ from pytest_dataloader_faults.outcomes import (
     Verdict,
     repeats,
 )
-from pytest_dataloader_faults.outcomes.judge import refusals
+from pytest_dataloader_faults.outcomes.judge import explain_refusal, find_refusal
 from pytest_dataloader_faults.outcomes.judge.causes import INTERMITTENT
 from pytest_dataloader_faults.outcomes.judge.hangs import (
     hang_places,
@@ -337,9 +337,9 @@ class Battery:
 
     def _judge(self, outcome: Outcome, check: Check, scenario: Scenario) -> Finding:
         kind, run = kind_of(scenario), self.fault_free_run
-        if refusal := refusals.find_refusal(outcome):
+        if refusal := find_refusal(outcome):
             if refusal.verdict is Verdict.NOT_EXERCISED and check is not _SWEEP:
-                raise NotApplicable(*refusals.explain_refusal(outcome))
+                raise NotApplicable(*explain_refusal(outcome))
             return refusal
         finding = kind.refine(kind.judge(run, outcome), run)
         finding = check.refine(finding, outcome, kind.reference_for(run, outcome))

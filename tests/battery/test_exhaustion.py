@@ -15,9 +15,9 @@ from pytest_dataloader_faults._engine import explain_missing_engine
 from pytest_dataloader_faults._settings import Settings
 from pytest_dataloader_faults.battery._battery import Battery
 from pytest_dataloader_faults.battery.checks import CHECKS
-from pytest_dataloader_faults.battery.checks.threads import ENDS_WORKER, OF_LIBRARY, WAITS
 from pytest_dataloader_faults.faults import ThreadExhaustion
 from pytest_dataloader_faults.outcomes import Pass, WorkerDeath
+from pytest_dataloader_faults.outcomes.judge.exhaustion import ENDS_WORKER, OF_LIBRARY, WAITS
 from pytest_dataloader_faults.outcomes.stages import DONE, START
 from support.corpus.memory import Decodes
 from support.corpus.threads import (

@@ -13,11 +13,10 @@ from pytest_dataloader_faults.outcomes import (
     AtDeadline,
     Footprint,
     Pass,
-    judge,
 )
 from pytest_dataloader_faults.outcomes.agreement import BY_FORM, EXACT, Comparison, Mask
 from pytest_dataloader_faults.outcomes.contract import Wrong
-from pytest_dataloader_faults.outcomes.judge import draws
+from pytest_dataloader_faults.outcomes.judge import draws, rules
 from pytest_dataloader_faults.outcomes.judge.leaks import judge_growth
 from pytest_dataloader_faults.outcomes.stages import RECOVERY, START, Stage
 from support.facts import (
@@ -150,7 +149,7 @@ def test_trial_that_did_not_end_is_not_survived():
 @rows(("number", "is_mentioned"), [(signal.SIGKILL, True), (signal.SIGTERM, False)])
 def test_who_may_have_sent_a_signal_is_known_by_its_number(number, is_mentioned, monkeypatch):
     """The name of the signal in the sentence does not matter."""
-    monkeypatch.setattr(judge, "describe_end", lambda code: "got a signal")
+    monkeypatch.setattr(rules, "describe_end", lambda code: "got a signal")
     outcome = revised(ordinary(Pass(EPOCH_1)), exitcode=-number, phase=EPOCH_1)
     finding = judge_trial(outcome, map_reference())
 

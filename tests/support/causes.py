@@ -17,6 +17,7 @@ from pytest_dataloader_faults.outcomes import (
     Pass,
     WorkerFacts,
     Wrong,
+    judge,
 )
 from pytest_dataloader_faults.outcomes.contract import Cause
 from pytest_dataloader_faults.outcomes.judge import (
@@ -27,10 +28,10 @@ from pytest_dataloader_faults.outcomes.judge import (
     errors,
     hangs,
     ranks,
-    refusals,
     sharing,
     starts,
 )
+from pytest_dataloader_faults.outcomes.judge import exhaustion as exhaustion_rules
 from pytest_dataloader_faults.outcomes.libraries import LIBRARIES
 from pytest_dataloader_faults.outcomes.stages import SharedConnection
 from support.facts import EPOCH_1, ordinary, raised, revised
@@ -39,7 +40,7 @@ MODULES = (
     *(causes, errors, hangs, starts, rules, locks, memory_rules, threads),
     exhaustion,
     *(ranks, rank_checks, generators, draws, compare, at_rest, _epochs, listings),
-    refusals,
+    *(judge, exhaustion_rules),
     *(network, write_rules),
 )
 

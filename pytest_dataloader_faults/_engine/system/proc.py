@@ -230,10 +230,9 @@ def bytes_read(pid: int) -> int:
 
 def bytes_written(pid: int) -> int:
     """How many bytes it has passed to write(2) and similar calls; 0 if that is unknown."""
-    try:
+    with contextlib.suppress(OSError):
         return int(_fields(f"/proc/{pid}/io")["wchar"])
-    except OSError:
-        return 0
+    return 0
 
 
 class RunningCall(NamedTuple):
@@ -294,6 +293,13 @@ def limit_for_headroom(numbers: set[int], headroom: int) -> int:
 def link_of(pid: Pid, fd: int | str) -> str:
     """What descriptor *fd* is: a path, or a kind of kernel object with its number."""
     return link(pid, f"fd/{fd}")
+
+
+def holds_file_lock() -> bool:
+    """Whether this process holds a lock of a file, and does not only wait (``->``) for it."""
+    with contextlib.suppress(OSError):
+        return bool(re.search(rf": \w.* {os.getpid()} ", _read("/proc/locks")))
+    return False
 
 
 def descriptor_links(pid: Pid = "self") -> dict[str, str]:

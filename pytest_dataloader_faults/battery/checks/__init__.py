@@ -26,7 +26,6 @@ from pytest_dataloader_faults.battery.checks._epochs import EPOCHS, pin_memory
 from pytest_dataloader_faults.battery.checks.files import FILES
 from pytest_dataloader_faults.battery.checks.listings import LISTINGS
 from pytest_dataloader_faults.battery.checks.memory import MEMORY
-from pytest_dataloader_faults.battery.checks.memory.exhaustion import ExhaustionJudge
 from pytest_dataloader_faults.battery.checks.ranks import RANKS, RankTrials
 from pytest_dataloader_faults.battery.checks.workers import WORKERS
 from pytest_dataloader_faults.battery.checks.writes import WRITES
@@ -34,7 +33,6 @@ from pytest_dataloader_faults.battery.checks.writes import rules as write_rules
 from pytest_dataloader_faults.exceptions import InvalidArgumentError
 from pytest_dataloader_faults.faults import HttpError
 from pytest_dataloader_faults.outcomes import Outcome
-from pytest_dataloader_faults.outcomes.judge.at_rest import AtRestJudge
 from pytest_dataloader_faults.outcomes.judge.causes import CauseRules
 from pytest_dataloader_faults.outcomes.text import format_value, shorten
 
@@ -54,13 +52,6 @@ CHECKS: dict[str, Check] = {
 IN_WORKERS = TrialKind()
 _BEFORE_INIT = AtRest()
 _KINDS = (RankTrials(), locks.LockTrials(_BEFORE_INIT), _BEFORE_INIT, IN_WORKERS)
-JUDGES = (
-    AtRestJudge,
-    threads.ThreadsJudge,
-    ExhaustionJudge,
-    network.MissingObjectJudge,
-)
-"""The judges of trials that are judged by rules of their own."""
 CAUSE_RULES = CauseRules(
     (write_rules.find_cause, network.find_cause), {HttpError: network.ERROR_PAGE}
 )

@@ -33,9 +33,9 @@ from pytest_dataloader_faults.outcomes.contract import (
     Verdict,
     Wrong,
 )
-from pytest_dataloader_faults.outcomes.judge import Judge, not_promised
 from pytest_dataloader_faults.outcomes.judge.allowed import Allowed, may_be_damaged
 from pytest_dataloader_faults.outcomes.judge.compare import count_missing
+from pytest_dataloader_faults.outcomes.judge.rules import Judge, not_promised
 from pytest_dataloader_faults.outcomes.records import Batch, Pass, TrialFacts
 from pytest_dataloader_faults.outcomes.reference import Reference
 from pytest_dataloader_faults.outcomes.stages import START

@@ -10,9 +10,6 @@ from pytest_dataloader_faults.battery.workload import NotApplicable, Workload, r
 from pytest_dataloader_faults.faults import MemoryExhaustion
 from pytest_dataloader_faults.outcomes import Outcome, Reference
 from pytest_dataloader_faults.outcomes.contract import Cause, Finding, Verdict
-from pytest_dataloader_faults.outcomes.judge import Judge
-from pytest_dataloader_faults.outcomes.judge.errors import blame_crashed_library
-from pytest_dataloader_faults.outcomes.records import TrialFacts
 from pytest_dataloader_faults.outcomes.text import format_size
 
 _NO_NUMBERS = "its indices are not integers, so no sample can be chosen"
@@ -59,20 +56,6 @@ def _find_crash(outcome: Outcome, _: Reference) -> Finding | None:
         return None
     sentence = f"{crashes[0]} when an allocation failed, but an error was expected"
     return Finding(Verdict.FAILED_UNCLEARLY, sentence, _ABORTS)
-
-
-class ExhaustionJudge(Judge):
-    """The usual rules, and whether a library is to blame for the end of a worker."""
-
-    @classmethod
-    def is_for(cls, outcome: TrialFacts) -> bool:
-        """Whether an allocation failed."""
-        fired = (each.fault for each in outcome.faults if each.fired)
-        return any(isinstance(fault, MemoryExhaustion) for fault in fired)
-
-    def judge(self) -> Finding:
-        """The usual verdict."""
-        return blame_crashed_library(super().judge(), self.outcome)
 
 
 @check(

@@ -9,7 +9,6 @@ else that is no sample of the reference must not take its place.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from http import HTTPStatus
 from typing import TYPE_CHECKING
 
@@ -26,9 +25,7 @@ from pytest_dataloader_faults.faults.addresses import host_of
 from pytest_dataloader_faults.faults.http import TLS_CONNECTION
 from pytest_dataloader_faults.faults.network import UNLIMITED_WAITS
 from pytest_dataloader_faults.outcomes import Outcome
-from pytest_dataloader_faults.outcomes.contract import Cause, Contract, Finding, Verdict
-from pytest_dataloader_faults.outcomes.judge import Judge
-from pytest_dataloader_faults.outcomes.judge.compare import has_unknown_sample
+from pytest_dataloader_faults.outcomes.contract import Cause, Finding, Verdict
 from pytest_dataloader_faults.outcomes.judge.hangs import loader_timed_out
 from pytest_dataloader_faults.outcomes.judge.starts import (
     sending_cause,
@@ -71,8 +68,6 @@ NO_TIMEOUT = Cause(
     " connection",
     fix="set a timeout in the client, such as requests.get(url, timeout=30)",
 )
-_MISSING = (HTTPStatus.NOT_FOUND, HTTPStatus.GONE)
-_ANSWERED = "nothing but samples of the reference was delivered; a missing object may be skipped"
 
 
 def find_wait_without_timeout(outcome: TrialFacts, _: Reference) -> Finding | None:
@@ -186,46 +181,6 @@ def note_on_connections(run: FaultFreeRun) -> tuple[str, ...]:
     if not hosts:
         return ()
     return (f"the workers made TCP connections to {join_some(hosts)}: {_FILE_CHECKS_ONLY}",)
-
-
-class MissingObjectJudge(Judge):
-    """The rules for a server that answers that its objects do not exist."""
-
-    def __init__(self, outcome: TrialFacts, reference: Reference, contract: Contract) -> None:
-        super().__init__(outcome, reference, replace(contract, may_skip=True))
-
-    @classmethod
-    def is_for(cls, outcome: TrialFacts) -> bool:
-        """Whether no other fault fired than such answers."""
-        fired = [each.fault for each in outcome.faults if each.fired]
-        return bool(fired) and all(
-            isinstance(each, HttpError) and each.status in _MISSING for each in fired
-        )
-
-    def judge(self) -> Finding:
-        """The usual verdict. Its sentence does not say that an error names its cause."""
-        finding, raised = super().judge(), self.outcome.exception
-        if finding.verdict is not Verdict.FAILED_CLEANLY or raised is None or self.outcome.deaths:
-            return finding
-        sentence = f"{raised.type} was raised before the deadline; nothing leaked"
-        return replace(finding, sentence=sentence)
-
-    def find_corruption(self) -> Finding | None:
-        """The same, if a sample is not one of the reference."""
-        is_wrong = any(has_unknown_sample(each, self.expected) for each in self.outcome.epochs)
-        return super().find_corruption() if is_wrong else None
-
-    def _find_failed_recovery(self) -> Finding | None:
-        recovery = self.outcome.recovery
-        is_wrong = recovery is not None and has_unknown_sample(recovery, self.expected)
-        return super()._find_failed_recovery() if is_wrong else None
-
-    def find_unclear_error(self) -> Finding | None:
-        """None, unless the author promises that errors name the file."""
-        return super().find_unclear_error() if self.contract.names_file else None
-
-    def _describe_survival(self) -> str:
-        return _ANSWERED if self._has_mismatch else super()._describe_survival()
 
 
 def find_cause(outcome: TrialFacts, verdict: Verdict, _: TrialFacts) -> Cause | None:

@@ -1,0 +1,306 @@
+"""The rules for one trial, and those for answers that an object does not exist. Pure."""
+
+from __future__ import annotations
+
+import functools
+import os
+from dataclasses import replace
+from http import HTTPStatus
+
+from pytest_dataloader_faults.faults import HttpError
+from pytest_dataloader_faults.outcomes import chains, error_text
+from pytest_dataloader_faults.outcomes.chains import Raised
+from pytest_dataloader_faults.outcomes.contract import Contract, Finding, Verdict
+from pytest_dataloader_faults.outcomes.judge import draws, errors, hangs, sharing
+from pytest_dataloader_faults.outcomes.judge.allowed import Allowed, allowed_in, may_be_damaged
+from pytest_dataloader_faults.outcomes.judge.compare import (
+    count_missing,
+    count_replaced,
+    find_mismatch,
+    has_unknown_sample,
+)
+from pytest_dataloader_faults.outcomes.judge.expected import Expected
+from pytest_dataloader_faults.outcomes.judge.leaks import find_leak, judge_growth
+from pytest_dataloader_faults.outcomes.records import Pass, TrialFacts
+from pytest_dataloader_faults.outcomes.reference import Reference
+from pytest_dataloader_faults.outcomes.stages import (
+    DONE,
+    RECOVERY,
+    Phase,
+    Stage,
+    describe_phase,
+)
+from pytest_dataloader_faults.outcomes.text import describe_end, is_or_are, pluralize, was_or_were
+
+_SEEDED = (
+    ". Random numbers are seeded once per sample in a trial, so a retry that draws more of them"
+    " produces a different sample. Contract(key=...) can allow that"
+)
+_MISSING = (HTTPStatus.NOT_FOUND, HTTPStatus.GONE)
+_ANSWERED = "nothing but samples of the reference was delivered; a missing object may be skipped"
+
+
+class Judge:
+    """The rules for one trial. A package of checks brings a subclass if its trials have others.
+
+    Attributes:
+        has_dataset: Whether the trial got as far as having its dataset.
+        main_process: The name of its main process in a sentence.
+        part: The name of what the deadline ended, if that is not the recovery pass.
+        recovery_name: What the recovery pass is.
+    """
+
+    has_dataset = True
+    main_process = "the main process"
+    part = "the epoch"
+    recovery_name = "after the fault was removed, a new pass over the same dataset object"
+
+    def __init__(self, outcome: TrialFacts, reference: Reference, contract: Contract) -> None:
+        self.outcome = outcome
+        self.reference = reference
+        self.contract = contract
+
+    @functools.cached_property
+    def expected(self) -> Expected:
+        """What the trial delivers if nothing is wrong."""
+        workers = {each.worker for each in self.outcome.workers}
+        return Expected.from_reference(self.reference, len(workers))
+
+    @classmethod
+    def is_for(cls, outcome: TrialFacts) -> bool:
+        """Whether its rules hold for *outcome*."""
+        raise NotImplementedError
+
+    def judge(self) -> Finding:
+        """The verdict."""
+        return self._find_violation() or self._judge_without_violation()
+
+    def _find_violation(self) -> Finding | None:
+        return (
+            self._find_hang()
+            or self._find_crash()
+            or sharing.find_shared_connection(self.outcome)
+            or self.find_corruption()
+            or self._find_failed_recovery()
+            or self.find_unclear_error()
+            or find_leak(self.outcome)
+            or judge_growth(self.outcome)
+        )
+
+    def _judge_without_violation(self) -> Finding:
+        outcome, raised = self.outcome, self.outcome.exception
+        if outcome.schedule and not outcome.fired:
+            return Finding(Verdict.NOT_EXERCISED, "no fault fired, so the trial proves nothing")
+        if raised is None:
+            return Finding(Verdict.SURVIVED, self._describe_survival())
+        if not outcome.schedule:
+            sentence = _describe_fault_free_failure(outcome, raised)
+            return Finding(Verdict.FAILS_WITHOUT_FAULT, sentence)
+        sentence = _epoch_prefix(outcome) + _describe_failure(outcome, raised, self.contract)
+        if self.contract.survives:
+            return Finding(
+                Verdict.CONTRACT_BROKEN, f"{sentence}, but the contract promises survives=True"
+            )
+        return Finding(Verdict.FAILED_CLEANLY, sentence)
+
+    def _describe_survival(self) -> str:
+        outcome, contract = self.outcome, self.contract
+        skipped = self.count_skipped() if contract.may_skip else 0
+        epochs = outcome.epochs if contract.may_substitute else ()
+        replaced = sum(count_replaced(each, self.expected) for each in epochs)
+        counts = {
+            f"{is_or_are(skipped)} missing": skipped,
+            f"{was_or_were(replaced)} replaced": replaced,
+        }
+        parts = [
+            f"{pluralize(count, 'sample')} hit by a fault {change}"
+            for change, count in counts.items()
+            if count
+        ]
+        if parts:
+            return f"{' and '.join(parts)}; all other samples match the reference"
+        if allowed_in(1, outcome.faults, contract).other_order and self._has_mismatch:
+            return "every sample was delivered, some under another index, as the contract allows"
+        if differences := self.describe_tolerated():
+            return differences
+        if outcome.comparison.by_form:
+            return (
+                f"every sample was delivered with the right {outcome.comparison.form}; the contents"
+                " were not compared"
+            )
+        matches = "every sample was delivered and matches the reference"
+        is_partial = bool(outcome.comparison.mask)
+        return f"{matches} in all parts that were compared" if is_partial else matches
+
+    def count_skipped(self) -> int:
+        """How many samples are missing in complete epochs."""
+        epochs = (each for each in self.outcome.epochs if each.complete)
+        return sum(count_missing(each, self.expected) for each in epochs)
+
+    def describe_tolerated(self) -> str:
+        """Differences from the reference that the contract allows; empty if there are none."""
+        if self._has_mismatch:
+            return not_promised(
+                "every sample was delivered; some contain the damaged bytes of their file"
+            )
+        return ""
+
+    @property
+    def _has_mismatch(self) -> bool:
+        """Whether a sample differs from the reference."""
+        return any(find_mismatch(each, self.expected) for each in self.outcome.epochs)
+
+    def _find_hang(self) -> Finding | None:
+        outcome = self.outcome
+        if not outcome.timed_out:
+            return None
+        deadline = hangs.describe_deadline(outcome)
+        activity = hangs.describe_activity(outcome, has_dataset=self.has_dataset)
+        if outcome.phase == RECOVERY:
+            is_slow = hangs.makes_progress(outcome)
+            end = f"did not finish within {deadline}" if is_slow else f"hung for {deadline}"
+            sentence = f"{self.recovery_name} {end}{activity}"
+            if (path := sharing.find_stale_lock(outcome)) is None:
+                return Finding(Verdict.POISONED, sentence)
+            sentence += f". {os.path.basename(path)}, the lock file of a worker that died, is left"
+            return Finding(Verdict.POISONED, sentence, sharing.STALE_LOCK)
+        if outcome.exception and outcome.phase == Phase(Stage.EPOCH, len(outcome.epochs)):
+            raised = (
+                f"{outcome.exception.type} was raised, but then the loader's workers did not exit"
+            )
+            return Finding(Verdict.LEAKED, f"{raised} within {deadline}")
+        cause = errors.dropped_batch_cause(outcome) or activity
+        sentence = f"{self.part} neither finished nor raised an exception within {deadline}{cause}"
+        return Finding(Verdict.HUNG, sentence)
+
+    def _find_crash(self) -> Finding | None:
+        outcome = self.outcome
+        if outcome.died is None and outcome.phase == DONE:
+            return None
+        if outcome.end.exitcode:
+            end = describe_end(outcome.end.exitcode)
+        else:
+            end = f"exited {describe_phase(outcome.phase)} without reporting its results"
+        why = error_text.likely_sender(outcome.end.exitcode) + self.explain_crash()
+        library = "the kernel" if errors.died_of_unreadable_page(outcome) else ""
+        return Finding(Verdict.CRASHED, f"{self.main_process} {end}{why}", library=library)
+
+    def explain_crash(self) -> str:
+        """Why the main process died, as the end of a sentence; empty if that is unknown."""
+        return ""
+
+    def find_corruption(self) -> Finding | None:
+        """Samples that are wrong under the faults."""
+        outcome = self.outcome
+        for number, epoch in enumerate(outcome.epochs, start=1):
+            allowed = allowed_in(number, outcome.faults, self.contract)
+            if wrong := find_mismatch(epoch, self.expected, allowed):
+                where = f"in epoch {number}, " if len(outcome.epochs) > 1 else ""
+                suffix = " before it" if epoch.exception else ""
+                is_seeded = outcome.fired and outcome.comparison.seeded is not None
+                sentence = f"{where}{wrong.sentence}, and no exception was raised{suffix}"
+                return replace(wrong, sentence=sentence + (_SEEDED if is_seeded else ""))
+        return draws.find_shortfall(outcome, self.reference)
+
+    def find_unclear_error(self) -> Finding | None:
+        """An error under the faults that does not name its cause."""
+        finding = errors.find_unclear_error(self.outcome, self.contract)
+        prefix = _epoch_prefix(self.outcome)
+        return finding and replace(finding, sentence=prefix + finding.sentence)
+
+    def _find_failed_recovery(self) -> Finding | None:
+        recovery = self.outcome.recovery
+        if recovery is None:
+            return None
+        if recovery.exception is not None:
+            error = chains.error_line(recovery.exception)
+            return Finding(Verdict.POISONED, f"{self.recovery_name} raised {error}")
+        # A dataset that does not need to notice damage may have kept a copy of the damaged bytes.
+        allowed = Allowed(damage=may_be_damaged(self.outcome.faults, self.contract))
+        wrong = self.find_wrong_recovery(recovery, allowed)
+        if wrong is None:
+            return None
+        sentence = f"{self.recovery_name} {wrong.sentence}"
+        return replace(wrong, verdict=Verdict.POISONED, sentence=sentence)
+
+    def find_wrong_recovery(self, recovery: Pass, allowed: Allowed) -> Finding | None:
+        """Samples that are wrong in the *recovery* pass; its sentence is a predicate."""
+        wrong = find_mismatch(recovery, self.expected, allowed)
+        return wrong and replace(wrong, sentence=f"returned wrong samples: {wrong.sentence}")
+
+
+def not_promised(differences: str, what: str = "corruption") -> str:
+    """The *differences* from the reference, and the promise that would make them a failure."""
+    return (
+        f"{differences}; the contract does not promise that the dataset detects this"
+        f" (detects_{what}=True)"
+    )
+
+
+def _describe_fault_free_failure(outcome: TrialFacts, raised: Raised) -> str:
+    if ended := errors.find_explaining_deaths(outcome):
+        sender = error_text.likely_sender(*(each.exitcode for each in ended))
+        died = " and ".join(map(str, ended)) + sender
+        return f"{died}{errors.last_printed_error(outcome)}"
+    last_line = chains.last_exception_line(raised.message)
+    printed = errors.dropped_batch_cause(outcome) or errors.last_printed_error(outcome)
+    prefix = "" if last_line.startswith(f"{raised.type}: ") else f"{raised.type}: "
+    return f"the loader raised {prefix}{last_line}{printed}"
+
+
+def _describe_failure(outcome: TrialFacts, raised: Raised, contract: Contract) -> str:
+    if outcome.deaths:
+        died = " and ".join(map(str, outcome.deaths))
+        return f"{died}; an exception was raised before the deadline, and nothing leaked"
+    if may_be_damaged(outcome.faults, contract):
+        return (
+            f"{raised.type} was raised before the deadline, and nothing leaked. Whether the error"
+            " names its cause was not checked: the contract does not promise that the dataset"
+            " detects damage (detects_corruption=True)"
+        )
+    return f"{raised.type} was raised before the deadline and names its cause; nothing leaked"
+
+
+def _epoch_prefix(outcome: TrialFacts) -> str:
+    """The epoch of the error, as the start of a sentence; empty if there was only one."""
+    return f"in epoch {len(outcome.epochs)}, " if len(outcome.epochs) > 1 else ""
+
+
+class MissingObjectJudge(Judge):
+    """The rules for a server that answers that its objects do not exist."""
+
+    def __init__(self, outcome: TrialFacts, reference: Reference, contract: Contract) -> None:
+        super().__init__(outcome, reference, replace(contract, may_skip=True))
+
+    @classmethod
+    def is_for(cls, outcome: TrialFacts) -> bool:
+        """Whether no other fault fired than such answers."""
+        fired = [each.fault for each in outcome.faults if each.fired]
+        return bool(fired) and all(
+            isinstance(each, HttpError) and each.status in _MISSING for each in fired
+        )
+
+    def judge(self) -> Finding:
+        """The usual verdict. Its sentence does not say that an error names its cause."""
+        finding, raised = super().judge(), self.outcome.exception
+        if finding.verdict is not Verdict.FAILED_CLEANLY or raised is None or self.outcome.deaths:
+            return finding
+        sentence = f"{raised.type} was raised before the deadline; nothing leaked"
+        return replace(finding, sentence=sentence)
+
+    def find_corruption(self) -> Finding | None:
+        """The same, if a sample is not one of the reference."""
+        is_wrong = any(has_unknown_sample(each, self.expected) for each in self.outcome.epochs)
+        return super().find_corruption() if is_wrong else None
+
+    def _find_failed_recovery(self) -> Finding | None:
+        recovery = self.outcome.recovery
+        is_wrong = recovery is not None and has_unknown_sample(recovery, self.expected)
+        return super()._find_failed_recovery() if is_wrong else None
+
+    def find_unclear_error(self) -> Finding | None:
+        """None, unless the author promises that errors name the file."""
+        return super().find_unclear_error() if self.contract.names_file else None
+
+    def _describe_survival(self) -> str:
+        return _ANSWERED if self._has_mismatch else super()._describe_survival()
