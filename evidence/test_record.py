@@ -21,7 +21,7 @@ from record.compare import (
     compare,
     report,
 )
-from record.names import current_name, find_related
+from record.names import current_names
 from support.corpus import CASES
 
 CAUSE = "accepts a truncated file"
@@ -85,15 +85,11 @@ def test_a_full_record_has_all_classes(cases):
     assert any(case.lacks for case in full)
 
 
-def test_checks_that_become_one():
-    assert find_related("truncated-half", CHECKS) == [
-        "recovers-after-truncation",
-        "truncated-half",
-        "truncated-tail",
-        "truncated-before-init",
+def test_an_old_name_stands_for_its_present_one():
+    assert current_names(["truncated-half", "pickles", "truncated-tail"]) == [
+        "truncated-file",
+        "pickles",
     ]
-    assert find_related("pickles", CHECKS) == ["pickles"]
-    assert current_name("truncated-file") == "truncated-file"
 
 
 def test_a_record_does_not_differ_from_itself():

@@ -22,7 +22,7 @@ QUICK = {
     "fromfile_rows": ["missing-file", "read-error"],
     "sklearn_files": ["listing-order", "stray-entries"],
     "unet_like": ["listing-order", "stray-entries"],
-    "h5_lazy": ["locked-file", "no-locks"],
+    "h5_lazy": ["file-locks"],
 }
 """Of a few classes whose libraries the suite has, checks that fail and checks that pass."""
 

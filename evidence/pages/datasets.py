@@ -11,6 +11,7 @@ keeps its record.
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
 import subprocess
@@ -27,19 +28,17 @@ from field import Tried, load_all
 from field.audit import AUDIT, Found
 from pages import Page, commit
 from paths import EVIDENCE
-from pytest_dataloader_faults.battery.checks import CHECKS
+from record.names import current_names
 
 PAGE = Page("datasets")
 _LIMIT = 1500
 """Seconds for one class. The slowest takes a few minutes: its checks hang."""
 _LONGEST = 150
 """Characters in a cell."""
-RANKS = ["ranks-agree", "rank-stops"]
-"""The checks that run on the classes in field/ranks.py."""
-_RECORDED_RANKS = "ranks-agree ranks-next-epoch rank-read-error rank-worker-killed".split()
-"""Their names when the record was made."""
-RESUME = [name for name in CHECKS if name.startswith("resumes")]
-"""The only ones that are asked of the classes in field/resume.py."""
+RANKS = "ranks-agree ranks-next-epoch rank-read-error rank-worker-killed".split()
+"""The checks that ran on the classes in field/ranks.py; others were added later."""
+RESUME = "resumes resumes-after-death".split()
+"""The only ones that ran on the classes in field/resume.py."""
 _OF_PART = {"ranks": RANKS, "resume": RESUME}
 GROUPS = {
     "shared storage": (
@@ -56,8 +55,8 @@ def run(tried_class: Tried, only: list[str] | None = None) -> dict[str, Any]:
     from pytest_dataloader_faults import check_dataset, exceptions
 
     tried_class.load()
-    only = only or _OF_PART.get(tried_class.part)
-    exclude = () if only else [name for names in GROUPS.values() for name in names]
+    only = only or current_names(_OF_PART.get(tried_class.part, ())) or None
+    exclude = () if only else current_names(itertools.chain(*GROUPS.values()))
     with tempfile.TemporaryDirectory(prefix="field") as name:
         folder = Path(name) / "data"
         folder.mkdir()
@@ -128,7 +127,7 @@ def page(record: dict[str, Any]) -> str:
         rested=sum("before init" in row for row in alone.values()),
         before_init="".join(_rows_before_init(alone)),
         **_shared_storage(alone),
-        **_part("ranks", of_ranks, _RECORDED_RANKS),
+        **_part("ranks", of_ranks, RANKS),
         **_part("states", of_states, RESUME),
     )
 
@@ -269,7 +268,8 @@ def _run(key: str, row: dict[str, Any], only: str | None) -> dict[str, Any]:
         row = {"commit": commit(), **_in_a_process(key)}
     groups = [] if "refused" in row or load_all()[key].part else [only] if only else GROUPS
     for group in groups:
-        row[group] = {"commit": commit(), **_in_a_process(key, ",".join(GROUPS[group]))}
+        checks = ",".join(current_names(GROUPS[group]))
+        row[group] = {"commit": commit(), **_in_a_process(key, checks)}
     return row
 
 

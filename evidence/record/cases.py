@@ -17,7 +17,6 @@ from typing import Any
 from field import Tried, load_all
 from pytest_dataloader_faults.battery.checks import CHECKS
 from record import odd_loaders
-from record.names import find_related
 from support import corpus, infinite_loaders
 from support.corpus import at_rest, network
 from support.datasets import Records, write_records
@@ -66,9 +65,9 @@ def all_cases(*, full: bool) -> list[Case]:
     return [*_corpus(), *_at_rest(), *_odd(), *_field(None if full else FIELD)]
 
 
-def _related(checks: Iterable[str]) -> list[str]:
-    """The names of *checks*, and of those that will be one with them, in the battery's order."""
-    names = {each for check in checks for each in find_related(check, CHECKS)}
+def _in_order(checks: Iterable[str]) -> list[str]:
+    """The names of *checks* in the battery's order."""
+    names = {*checks}
     return [each for each in CHECKS if each in names and each != NEEDS_ACCELERATOR]
 
 
@@ -86,7 +85,7 @@ def _corpus() -> Iterator[Case]:
             checks.setdefault(key, []).append(case.check)
     known: set[tuple[str, str]] = set()
     for key, names in checks.items():
-        new_names = [each for each in _related(names) if (key[0], each) not in known]
+        new_names = [each for each in _in_order(names) if (key[0], each) not in known]
         known.update((key[0], each) for each in new_names)
         if new_names:
             yield Case(key[0], tuple(new_names), prepares[key])
@@ -115,7 +114,7 @@ def _at_rest() -> Iterator[Case]:
     for name, case in names.items():
         for make, title in ((case.specimen, name), (case.twin, f"{name}, twin")):
             prepare = functools.partial(_of_files, case, make)
-            yield Case(f"at-rest/{title}", tuple(_related(_AT_REST)), prepare)
+            yield Case(f"at-rest/{title}", tuple(_in_order(_AT_REST)), prepare)
 
 
 @contextlib.contextmanager
@@ -152,10 +151,10 @@ def _odd() -> Iterator[Case]:
         }
         loader = odd_loaders.OddLoader(dataset, options=options, **how)
         prepare = functools.partial(_without_data, loader)
-        yield Case(f"odd/{dataset}", tuple(_related(_OF_LOADERS)), prepare)
+        yield Case(f"odd/{dataset}", tuple(_in_order(_OF_LOADERS)), prepare)
     for kind in _KEEP_ITERATOR:
         prepare = functools.partial(_of_records, functools.partial(_load_records, kind), {})
-        yield Case(f"odd/{kind.__name__}", tuple(_related(_OF_LOADERS)), prepare)
+        yield Case(f"odd/{kind.__name__}", tuple(_in_order(_OF_LOADERS)), prepare)
 
 
 @contextlib.contextmanager

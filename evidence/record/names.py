@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Iterable
 
 _OLD_NAMES = {
     "two-epochs": "leftover-files",
@@ -38,6 +38,6 @@ def current_name(check: str) -> str:
     return _NEW_NAMES.get(check, check)
 
 
-def find_related(check: str, checks: Collection[str]) -> list[str]:
-    """Those of *checks* that one check stands for, if it stands for *check*."""
-    return [each for each in checks if current_name(each) == current_name(check)]
+def current_names(checks: Iterable[str]) -> list[str]:
+    """The names of the checks that stand for *checks*, each once."""
+    return list(dict.fromkeys(map(current_name, checks)))
