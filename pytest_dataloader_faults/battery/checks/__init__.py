@@ -51,7 +51,7 @@ CHECKS: dict[str, Check] = {
 """All checks by name: those of this package, then those that users have registered."""
 IN_WORKERS = TrialKind()
 _BEFORE_INIT = AtRest()
-_KINDS = (RankTrials(), locks.LockTrials(_BEFORE_INIT), _BEFORE_INIT, IN_WORKERS)
+_KINDS = (RankTrials(), locks.LockTrials(), _BEFORE_INIT, IN_WORKERS)
 CAUSE_RULES = CauseRules(
     (write_rules.find_cause, network.find_cause), {HttpError: network.ERROR_PAGE}
 )

@@ -23,7 +23,8 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from pytest_dataloader_faults.battery.checks._base import Scenario, TrialKind, check
+from pytest_dataloader_faults.battery.checks._at_rest import AtRest
+from pytest_dataloader_faults.battery.checks._base import Scenario, check
 from pytest_dataloader_faults.battery.targets import path_of
 from pytest_dataloader_faults.battery.workload import NotApplicable, Workload
 from pytest_dataloader_faults.faults import Fault, LockError
@@ -33,7 +34,7 @@ from pytest_dataloader_faults.outcomes import Contract, Finding, Outcome, Verdic
 from pytest_dataloader_faults.outcomes.contract import Cause
 from pytest_dataloader_faults.outcomes.records import TrialFacts
 from pytest_dataloader_faults.outcomes.stages import RECOVERY, Activity
-from pytest_dataloader_faults.steps import Processes, run_epochs
+from pytest_dataloader_faults.steps import run_epochs
 
 if TYPE_CHECKING:
     from pytest_dataloader_faults.battery.fault_free_run import FaultFreeRun
@@ -106,24 +107,23 @@ def _locks_file(process: WorkerFacts, is_meant: GlobMatcher) -> bool:
     return any(counts.locks and is_meant(path) for path, counts in process.files.items())
 
 
-class LockTrials(TrialKind):
-    """Trials *before_init* in which locks fail, also those of files that the dataset writes."""
-
-    def __init__(self, before_init: TrialKind) -> None:
-        super().__init__()
-        self._before_init = before_init
+class LockTrials(AtRest):
+    """Trials in which locks fail, also those of files that the dataset itself writes."""
 
     def includes(self, scenario: Scenario) -> bool:
         """Whether its faults are about locks."""
         return scenario.locks
 
-    def run_epochs(self, count: int = 1) -> Processes:
-        """*count* epochs with faults in the constructor, the main process and the workers."""
-        return self._before_init.run_epochs(count)
-
     def fault_free_outcome(self, run: FaultFreeRun) -> Outcome:
         """An epoch without a fault, in which files are followed from the constructor on."""
-        return self._before_init.complete_outcome(run)
+        return self.complete_outcome(run)
+
+    def refusal(self, run: FaultFreeRun) -> None:
+        """Locks of files that each run writes can fail as well."""
+
+    def notes(self, run: FaultFreeRun) -> tuple[str, ...]:  # noqa: ARG002
+        """Nothing is left out."""
+        return ()
 
     def run_trial(self, run: FaultFreeRun, *faults: Fault, **arguments: Any) -> Outcome:
         """One trial, with time for the timeouts of libraries on a drive without locks."""
@@ -131,11 +131,6 @@ class LockTrials(TrialKind):
             deadline = _DEADLINES * run.deadlines.for_trial
             arguments["deadline"] = arguments.get("deadline") or deadline
         return super().run_trial(run, *faults, **arguments)
-
-    def workload(self, run: FaultFreeRun) -> Workload:
-        """What the constructor, the main process and the workers do in that epoch."""
-        self._before_init.workload(run)  # Raises NotApplicable if that epoch fails.
-        return Workload.of(self.fault_free_outcome(run), run.settings.files, run.own_folders)
 
     def judge(
         self, run: FaultFreeRun, outcome: Outcome, contract: Contract | None = None
@@ -150,10 +145,6 @@ class LockTrials(TrialKind):
         if finding.verdict is not Verdict.HUNG or finding.cause:
             return finding
         return replace(finding, cause=_cause_of_hang(outcome))
-
-    def refine(self, finding: Finding, run: FaultFreeRun) -> Finding:
-        """*finding*, as for other trials in which the dataset is created under faults."""
-        return self._before_init.refine(finding, run)
 
 
 def find_unlocked_write(outcome: TrialFacts, fault_free: TrialFacts) -> Finding | None:
