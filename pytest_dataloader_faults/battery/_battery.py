@@ -25,7 +25,6 @@ from pytest_dataloader_faults.battery.checks import (
     TrialKind,
     kind_of,
     list_at_rest,
-    no_fault,
 )
 from pytest_dataloader_faults.battery.fault_free_run import FaultFreeRun
 from pytest_dataloader_faults.battery.targets import require_match
@@ -61,7 +60,7 @@ from pytest_dataloader_faults.steps import Processes
 _ORDINARY = Settings()
 _SHARE_OF_DEADLINE = 0.8
 """The share of a deadline for which a loader waits, because stopping it takes time as well."""
-_SWEEP = Check("sweep", "handles the failure of one operation", no_fault)
+_SWEEP = Check("sweep", "handles the failure of one operation", lambda _: (Scenario(),))
 
 
 class Battery:

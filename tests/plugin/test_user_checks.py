@@ -12,10 +12,13 @@ IMPORTS = """
 import errno
 from pytest_dataloader_faults import Finding, NotApplicable, Scenario, Verdict
 from pytest_dataloader_faults import check, faults, steps
+
+def one(*faults):
+    yield Scenario(faults=faults)
 """
 HOOK = "\ndef pytest_dataloader_faults_checks():\n    return "
 STALE = 'check("stale-handle", "handles stale handles")(lambda workload: {plan})'
-OPENS = "faults.OpenError(workload.opened.path, errno.ESTALE, nth=3, every=3)"
+OPENS = "one(faults.OpenError(workload.opened.path, errno.ESTALE, nth=3, every=3))"
 TEST = """
 from support.datasets import Records
 
@@ -46,11 +49,11 @@ GOOD = {
     "note": (OPENS, "note=lambda outcome: 'fired'"),
     "empty-note": (OPENS, "note=lambda outcome: ''"),
 }
-SKIPPED = {"no-writes": ("faults.WriteError(workload.written.path)", "")}
+SKIPPED = {"no-writes": ("one(faults.WriteError(workload.written.path))", "")}
 UNMATCHED = "not_exercised: *'[*].bim'*matched no operation of a worker*"
 NO_OCCASION = "not_exercised: * matched no operation of a worker*"
 BAD = [
-    ("3", "", "its plan: result=3 must be a fault, several faults for one trial, a Scenario*"),
+    ("3", "", "its plan: result=3 must be one Scenario or several, which the plan*"),
     ("refuse(' ')", "", "its plan: NotApplicable: reason=' ' must be a sentence that says why*"),
     ("1 // 0", "", "its plan: it raised ZeroDivisionError: *"),
     ("faults.OpenError(errno='EIO')", "", "its plan: *errno='EIO' must be an errno such as *EIO*"),
@@ -59,7 +62,7 @@ BAD = [
         "",
         "its plan: Scenario: processes=*must be what arm_*",
     ),
-    ("Scenario(ranks=True)", "", "its plan: Scenario: ranks=True must be False, as *"),
+    ("[Scenario(ranks=True)]", "", "its plan: Scenario: ranks=True must be False, as *"),
     ("Scenario(process=2)", "", "its plan: Scenario got an unexpected *'process'. Did*"),
     (OPENS, "rule=lambda *_: 1 // 0", "its rule: it raised ZeroDivisionError: *"),
     (OPENS, "rule=lambda *_: Finding(Verdict.SURVIVED, 'fine')", "its rule: result=*must be a F*"),
@@ -68,10 +71,10 @@ BAD = [
     (OPENS, "rule=skipped", "its rule: it raised Skipped: no"),
     (OPENS, "note=lambda outcome: 3", "its note: result=3 must be a str"),
     (OPENS, "rule=broken", "contract_broken: it does not open the file again."),
-    ("faults.OpenError(str(1), errno.ESTALE)", "", "not_exercised: *"),
-    ("faults.OpenError(workload.opened.path, nth=10_000)", "", "not_exercised: *nth=10000*"),
-    ("[faults.OpenError('*.rec'), faults.OpenError('*.bim')]", "", UNMATCHED),
-    ("faults.WorkerExited(at=10_000)", "", NO_OCCASION),
+    ("one(faults.OpenError(str(1), errno.ESTALE))", "", "not_exercised: *"),
+    ("one(faults.OpenError(workload.opened.path, nth=10_000))", "", "not_exercised: *nth=10000*"),
+    ("one(faults.OpenError('*.rec'), faults.OpenError('*.bim'))", "", UNMATCHED),
+    ("one(faults.WorkerExited(at=10_000))", "", NO_OCCASION),
 ]
 NAMED_BAD = {f"bad-{number}": (plan, options) for number, (plan, options, _) in enumerate(BAD)}
 

@@ -21,7 +21,6 @@ from pytest_dataloader_faults.battery.checks._base import Scenario as Scenario
 from pytest_dataloader_faults.battery.checks._base import Scenarios as Scenarios
 from pytest_dataloader_faults.battery.checks._base import TrialKind as TrialKind
 from pytest_dataloader_faults.battery.checks._base import check as check
-from pytest_dataloader_faults.battery.checks._base import no_fault as no_fault
 from pytest_dataloader_faults.battery.checks._epochs import EPOCHS, pin_memory
 from pytest_dataloader_faults.battery.checks.files import FILES
 from pytest_dataloader_faults.battery.checks.listings import LISTINGS

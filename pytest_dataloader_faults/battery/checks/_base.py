@@ -210,14 +210,13 @@ class TrialKind:
 
 _EMPTY = Scenario()
 Scenarios: TypeAlias = tuple[Scenario, ...]
-Planned: TypeAlias = Fault | Scenario | Iterable[Fault] | Iterable[Scenario]
-"""What a plan returns: a fault, several for one trial, a scenario, or several of them."""
-Plan: TypeAlias = Callable[[Workload], Planned]
+Plan: TypeAlias = Callable[[Workload], Iterable[Scenario]]
 Rule: TypeAlias = Callable[[Outcome, Reference], Finding | None]
 _NAME = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
-_PLANNED = (
-    "a fault, several faults for one trial, a Scenario or several of them; or raise"
-    " NotApplicable(reason) if the check does not apply"
+_PLANNED = allow.ArgumentRule(
+    lambda value: isinstance(value, tuple) and bool(value) and set(map(type, value)) == {Scenario},
+    "one Scenario or several, which the plan yields; or raise NotApplicable(reason) if the check"
+    " does not apply",
 )
 _FOUND = allow.optional(
     lambda value: isinstance(value, Finding) and not value.passed and bool(value.sentence),
@@ -241,11 +240,6 @@ _LATE = Cause(
     overrides=True,
 )
 _SAME = "{}, as in the scenario of the check, which its plan cannot change"
-
-
-def no_fault(_: Workload) -> Scenario:
-    """The plan of a check without faults."""
-    return _EMPTY
 
 
 @dataclass(frozen=True, repr=False)
@@ -306,7 +300,10 @@ class Check(allow.Checked):
     def plan_scenarios(self, workload: Workload) -> Scenarios:
         """The scenarios for *workload*; raises NotApplicable if the check does not apply."""
         with self._report_errors("plan", NotApplicable):
-            planned = list_scenarios(self.plan(workload))
+            planned = self.plan(workload)
+            # A user's plan may return anything.
+            planned = tuple(planned) if isinstance(planned, Iterable) else planned
+            _PLANNED.check("result", planned)
             scenarios = tuple(each.with_defaults(self.scenario) for each in planned)
             for scenario, name in itertools.product(scenarios, _OF_CHECK if self.origin else ()):
                 given = getattr(self.scenario, name)
@@ -400,17 +397,6 @@ def check(name: str, promise: str, **options: Any) -> Callable[[Plan], Check]:
     return lambda plan: Check(name, promise, plan, **options)
 
 
-def list_scenarios(planned: object) -> Scenarios:
-    """The scenarios that a plan returned, in any of the forms that it may return."""
-    entries = tuple(planned) if isinstance(planned, Iterable) else (planned,)
-    if entries and all(isinstance(entry, Fault) for entry in entries):
-        return (Scenario(faults=entries),)
-    scenarios = tuple(entry for entry in entries if isinstance(entry, Scenario))
-    is_valid = bool(entries) and scenarios == entries
-    allow.ArgumentRule(lambda _: is_valid, _PLANNED).check("result", planned)
-    return scenarios
-
-
 def for_each_kind(plan: Plan) -> Plan:
     """Apply *plan* to one kind of file after the other, so that an index does not hide the data.
 
@@ -422,14 +408,14 @@ def for_each_kind(plan: Plan) -> Plan:
         title, kind = titled_kind
         return tuple(
             replace(scenario, title=", ".join(filter(None, (title, scenario.title))))
-            for scenario in list_scenarios(plan(kind))
+            for scenario in plan(kind)
         )
 
     @functools.wraps(plan)
     def plan_kinds(workload: Workload) -> Iterator[Scenario]:
         kinds = workload.kinds
         if len(kinds) == 1:
-            yield from list_scenarios(plan(workload))
+            yield from plan(workload)
             return
         titled_kinds = zip(titles_of([kind.paths for kind in kinds]), kinds, strict=True)
         for scenarios in map_applicable(plan_kind, titled_kinds, []):
@@ -449,7 +435,7 @@ def at_rest(plan: Plan) -> Plan:
 
     def plan_part(part: Workload) -> Scenarios:
         try:
-            planned = list_scenarios(plan(part))
+            planned = tuple(plan(part))
         except NotApplicable as refusal:
             raise part.not_at_rest or refusal from None
         processes = run_epochs(before_init=part.is_at_rest)
@@ -466,5 +452,5 @@ def at_rest(plan: Plan) -> Plan:
 
 def plan_each(plans: Iterable[Plan], workload: Workload) -> Iterator[Scenario]:
     """The scenarios of those *plans* that apply. Raises NotApplicable if none does."""
-    for scenarios in map_applicable(lambda plan: list_scenarios(plan(workload)), plans, []):
+    for scenarios in map_applicable(lambda plan: tuple(plan(workload)), plans, []):
         yield from scenarios

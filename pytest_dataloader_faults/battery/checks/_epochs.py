@@ -10,11 +10,8 @@ from typing import Any
 from pytest_dataloader_faults._settings import DEADLINE
 from pytest_dataloader_faults.battery.checks._base import (
     WORKERS_AGREE,
-    Check,
-    Planned,
     Scenario,
     check,
-    no_fault,
 )
 from pytest_dataloader_faults.battery.workload import NotApplicable, Workload
 from pytest_dataloader_faults.outcomes import Outcome, Pass, Reference, Verdict
@@ -55,7 +52,12 @@ _ENOUGH = 8
 _MOST_MORE_WORKERS = 4
 
 
-def _numbers_of_workers(workload: Workload) -> Planned:
+@check(
+    WORKERS_AGREE,
+    "N workers return the same samples as the main process",
+    scenario=Scenario(watch_files=True),
+)
+def workers_agree(workload: Workload) -> Iterator[Scenario]:
     """As many as the loader has; for a stream also a number that divides none of its counts.
 
     torch divides indices, but the author of a stream divides the stream. A stream for a single
@@ -63,7 +65,8 @@ def _numbers_of_workers(workload: Workload) -> Planned:
     """
     worker_count = len({each.worker for each in workload.fault_free.workers})
     if workload.stream_count is None or worker_count == 1 or workload.in_all_workers_only:
-        return no_fault(workload)
+        yield Scenario()
+        return
     counts = {workload.stream_count, *(len(kind.read.paths) or 1 for kind in workload.kinds)}
     candidates = range(worker_count + 1, worker_count + 1 + _MOST_MORE_WORKERS)
     other_count = next(
@@ -72,14 +75,12 @@ def _numbers_of_workers(workload: Workload) -> Planned:
     # drop_last drops the last batch of each worker, which this check does not test.
     changes = {"num_workers": other_count, "drop_last": False}
     title = pluralize(other_count, "worker")
-    return (
-        Scenario(title=pluralize(worker_count, "worker")),
-        Scenario(
-            title=title,
-            loader=changes,
-            circumstance=f"with {title}",
-            require_effect=_require_samples,
-        ),
+    yield Scenario(title=pluralize(worker_count, "worker"))
+    yield Scenario(
+        title=title,
+        loader=changes,
+        circumstance=f"with {title}",
+        require_effect=_require_samples,
     )
 
 
@@ -317,25 +318,19 @@ def pin_memory(_: Workload) -> Iterator[Scenario]:
     yield Scenario()
 
 
-EPOCHS = (
-    Check(
-        WORKERS_AGREE,
-        "N workers return the same samples as the main process",
-        _numbers_of_workers,
-        scenario=Scenario(watch_files=True),
+@check(
+    "pickles",
+    "the dataset can be sent to a worker that is not forked from the main process",
+    scenario=Scenario(
+        loader={"multiprocessing_context": "forkserver", "num_workers": 1},
+        descriptors=_DESCRIPTORS,
     ),
-    read_before_fork,
-    Check(
-        "pickles",
-        "the dataset can be sent to a worker that is not forked from the main process",
-        no_fault,
-        scenario=Scenario(
-            loader={"multiprocessing_context": "forkserver", "num_workers": 1},
-            descriptors=_DESCRIPTORS,
-        ),
-        advice=f"{UNPICKLABLE.advice}. Or exclude 'pickles', if all workers are forked",
-        is_about_errors=True,
-    ),
-    two_epochs,
-    persistent_workers,
+    advice=f"{UNPICKLABLE.advice}. Or exclude 'pickles', if all workers are forked",
+    is_about_errors=True,
 )
+def pickles(_: Workload) -> Iterator[Scenario]:
+    """One worker: what can be sent to one can be sent to several."""
+    yield Scenario()
+
+
+EPOCHS = (workers_agree, read_before_fork, pickles, two_epochs, persistent_workers)

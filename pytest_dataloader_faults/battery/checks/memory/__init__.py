@@ -6,10 +6,11 @@ only.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from pytest_dataloader_faults.battery.checks._base import Check, Scenario
+from pytest_dataloader_faults.battery.checks._base import Scenario, check
 from pytest_dataloader_faults.battery.checks.memory.exhaustion import memory_exhaustion
 from pytest_dataloader_faults.battery.checks.memory.rules import (
     describe,
@@ -49,7 +50,19 @@ class MeasureMemory(OwnStep):
             measure(process, process.loader)
 
 
-def _plan(workload: Workload) -> Scenario:
+@check(
+    "copy-on-write",
+    "reading samples does not copy the dataset into every worker",
+    scenario=Scenario(
+        processes=arm_workers(Epoch(), before=(MeasureMemory(),)),
+        require_effect=require_measurement,
+    ),
+    rule=find_growth,
+    describe=describe,
+    note=note,
+    preface=_READS_IN_A_ROW,
+)
+def copy_on_write(workload: Workload) -> Iterator[Scenario]:
     """Most datasets are so short that their memory needs no trial."""
     run = workload.fault_free
     if run.kind != "map":
@@ -60,7 +73,7 @@ def _plan(workload: Workload) -> Scenario:
     require_samples(length, "it has")
     if run.loader.start_method != "fork":
         raise NotApplicable(_NOT_FORKED)
-    return Scenario()
+    yield Scenario()
 
 
 def _count_readable(workload: Workload) -> int | None:
@@ -78,19 +91,4 @@ def _count_readable(workload: Workload) -> int | None:
     return workload.length if drawn and is_numbered else None
 
 
-MEMORY = (
-    Check(
-        "copy-on-write",
-        "reading samples does not copy the dataset into every worker",
-        _plan,
-        scenario=Scenario(
-            processes=arm_workers(Epoch(), before=(MeasureMemory(),)),
-            require_effect=require_measurement,
-        ),
-        rule=find_growth,
-        describe=describe,
-        note=note,
-        preface=_READS_IN_A_ROW,
-    ),
-    memory_exhaustion,
-)
+MEMORY = (copy_on_write, memory_exhaustion)

@@ -14,7 +14,6 @@ from pytest_dataloader_faults.battery.checks._base import (
     TrialKind,
     check,
     for_each_kind,
-    list_scenarios,
 )
 from pytest_dataloader_faults.battery.checks.ranks.generators import TWO_EPOCHS, find_same_numbers
 from pytest_dataloader_faults.battery.checks.ranks.shared_folder import HoldWrites, hold_writes
@@ -94,7 +93,7 @@ def rank_stops(workload: Workload) -> Iterator[Scenario]:
     """
     yield Scenario(faults=(WorkerKilled(),), title="a worker dies")
     if workload.read:
-        yield from list_scenarios(_fail_halfway(workload))
+        yield from _fail_halfway(workload)
 
 
 @for_each_kind
