@@ -10,9 +10,7 @@ import psutil
 import pytest
 import torch.distributed
 
-from pytest_dataloader_faults import Contract, Verdict, check_dataset, run_trial
-from pytest_dataloader_faults._settings import Settings
-from pytest_dataloader_faults._trial import take_reference
+from pytest_dataloader_faults import Verdict, check_dataset, run_trial
 from pytest_dataloader_faults.exceptions import (
     UnusableDatasetError,
     UnusableEnvironmentError,
@@ -22,13 +20,12 @@ from pytest_dataloader_faults.outcomes import Absence, EpochsApart, Position, Re
 from pytest_dataloader_faults.outcomes.results import has_lost_rank
 from pytest_dataloader_faults.outcomes.stages import DONE
 from support import ranked
-from support.corpus.ranks import skips_unreadable
 from support.datasets import Records
 from support.inner import start_forked, start_python
 from support.judging import judge_trial
 from support.rows import rows
 from support.surveys import survey
-from support.waiting import allowed, output_of, until
+from support.waiting import output_of, until
 
 ANY = ReadError("*.rec")
 
@@ -102,17 +99,6 @@ def test_an_error_in_one_rank_ends_all_and_is_the_cause_once(make, reference, le
     assert judgement.verdict is Verdict.FAILED_CLEANLY
     assert "rank 0 then stopped in time" in judgement.sentence
     assert left_behind() == []
-
-
-def test_a_rank_that_skips_is_waited_for_and_no_deadline_passes(records):
-    make = functools.partial(skips_unreadable, records)
-    outcome = run_trial(make, ReadError("*.rec", nth=3), ranks=2, deadline=300)
-    reference = take_reference(make, Settings(ranks=2))
-    judgement = judge_trial(outcome, reference, Contract(may_skip=True))
-
-    assert outcome.ranks[0].of(Absence) == (Absence(1, Reason.FINISHED, Position(1, 3)),)
-    assert (judgement.verdict, outcome.timed_out) == (Verdict.HUNG, False)
-    assert outcome.duration < allowed(100)
 
 
 def test_ranks_that_drift_apart_are_seen(records):

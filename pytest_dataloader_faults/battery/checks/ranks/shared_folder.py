@@ -24,7 +24,7 @@ from pytest_dataloader_faults.steps import Epoch, Make, OwnStep, Processes, arm_
 if TYPE_CHECKING:
     from pytest_dataloader_faults._trial.run import TrialProcess
 
-_TIMEOUT = 3.0
+_TIMEOUT = 5.0
 
 
 @dataclass(frozen=True)
