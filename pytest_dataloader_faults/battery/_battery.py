@@ -152,12 +152,19 @@ class Battery:
         """The result of *scenario*; if it fails, that of the first of its parts that does."""
         if not scenario.parts:
             return self._confirm(check, scenario, should_fail)
-        if (whole := self._find_passing_whole(check, scenario)) is not None:
+        whole = self._run_whole(check, scenario)
+        if whole is not None and whole.finding.passed:
             return self._confirm(check, scenario, should_fail, [whole])
-        return self._run_scenarios(check, scenario.parts, should_fail, repeats.is_confirmed)
+        result = self._run_scenarios(check, scenario.parts, should_fail, repeats.is_confirmed)
+        if whole is not None and result.passed:
+            with contextlib.suppress(NotApplicable):
+                again = self._run_next_trial(check, scenario, [])
+                if again.finding.passed:  # No part fails, but the dataset fails at times.
+                    return self._confirm(check, scenario, should_fail, [whole, again])
+        return result
 
-    def _find_passing_whole(self, check: Check, scenario: Scenario) -> JudgedTrial | None:
-        """The trial of a *scenario* that has parts, if the dataset passes in it.
+    def _run_whole(self, check: Check, scenario: Scenario) -> JudgedTrial | None:
+        """The trial of a *scenario* that has parts; None if it proves nothing.
 
         Checks may have the same one, each with parts of its own. It has no fault, so it runs once.
         """
@@ -166,8 +173,7 @@ class Battery:
             steps, partial(self._run_in_time, check, scenario, [])
         )
         with contextlib.suppress(NotApplicable):  # Some of its parts may apply.
-            trial = self._require_proof(check, scenario, outcome, [])
-            return trial if trial.finding.passed else None
+            return self._require_proof(check, scenario, outcome, [])
         return None
 
     def _confirm(
