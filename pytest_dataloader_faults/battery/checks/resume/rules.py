@@ -125,11 +125,11 @@ def describe(outcome: TrialFacts, finding: Finding) -> str:
     resumptions = _resumptions(outcome)
     if resumptions and outcome.phase.stage is Stage.RESUMED:
         return f"{_describe_resumption(resumptions[-1], outcome)}: {finding.sentence}"
-    if not (finding.passed and resumptions):
+    if not (resumptions and finding.passed):
         return finding.sentence
-    success = _success_sentence(outcome)
-    is_fault_free = finding.verdict is Verdict.SURVIVED
-    return success if is_fault_free else f"{finding.sentence}; {success}"
+    states = _resumed_from(pluralize(len(resumptions), "state"), outcome)
+    samples = "as many as expected" if outcome.comparison.by_form else "each exactly once"
+    return f"{states}, the loader delivered the remaining samples, {samples}"
 
 
 class _Resumption(NamedTuple):
@@ -157,21 +157,6 @@ def _resumptions(outcome: TrialFacts) -> list[_Resumption]:
     return resumptions
 
 
-def _success_sentence(outcome: TrialFacts) -> str:
-    """The sentence for states from which the loader delivered the rest."""
-    resumptions = _resumptions(outcome)
-    states = [each.state for each in resumptions if not each.origin]
-    counts = [str(each.batches) for each in states if not each.at_end]
-    final = counts.pop()
-    beginning = f"{', '.join(counts)} and " if counts else ""
-    end = " and after the epoch" if any(each.at_end for each in states) else ""
-    twice = ", also twice in a row" if any(each.origin for each in resumptions) else ""
-    batches = "batch" if not beginning and final == "1" else "batches"
-    samples = "as many as expected" if outcome.comparison.by_form else "each exactly once"
-    place = f"after {beginning}{final} {batches}{end}{twice}"
-    return f"{_resumed_at(place, outcome)}, the loader delivered the remaining samples, {samples}"
-
-
 def _place(state: SavedState) -> str:
     return "after the epoch" if state.at_end else f"after {pluralize(state.batches, 'batch')}"
 
@@ -185,12 +170,13 @@ def _describe_resumption(resumption: _Resumption, outcome: TrialFacts) -> str:
     place = _place(state)
     if not state.at_end and epoch.complete:
         place = f"after {state.batches} of {pluralize(len(epoch.delivered), 'batch')}"
-    return _resumed_at(place, outcome)
+    return _resumed_from(f"its state {place}", outcome)
 
 
-def _resumed_at(place: str, outcome: TrialFacts) -> str:
+def _resumed_from(states: str, outcome: TrialFacts) -> str:
+    """The start of a sentence about these *states*, which mentions a killed process."""
     killed = " (its process was killed)" if outcome.passes_in(Stage.UNINTERRUPTED) else ""
-    return f"resumed from its state {place}{killed}"
+    return f"resumed from {states}{killed}"
 
 
 def _find_unsaved_state(outcome: TrialFacts) -> Finding | None:
