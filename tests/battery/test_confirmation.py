@@ -7,7 +7,6 @@ import time
 
 import pytest
 import torch
-from torch.utils.data import get_worker_info
 
 from pytest_dataloader_faults import check_dataset
 from pytest_dataloader_faults._settings import Settings
@@ -148,14 +147,14 @@ class DiesAtTimes(Records):
 
 
 class WrongOnce(Records):
-    """Sample 0 of a worker is wrong while there is a *mark*, which goes with it."""
+    """Sample 0 is wrong in another process while there is a *mark*, which goes with it."""
 
     def __init__(self, folder, mark):
         super().__init__(folder)
-        self.mark, self.failed = mark, mark.with_suffix(".failed")
+        self.mark, self.failed, self.pid = mark, mark.with_suffix(".failed"), os.getpid()
 
     def __getitem__(self, index):
-        if index == 0 and get_worker_info() and self.mark.exists():
+        if index == 0 and os.getpid() != self.pid and self.mark.exists():
             self.mark.unlink()
             return torch.zeros(SIZE, dtype=torch.uint8), index
         return super().__getitem__(index)
