@@ -202,7 +202,7 @@ def test_what_fails_by_itself(case):
     )
 
 
-NEAR = {"read-error-frist": "read-error", "worker-killed": "worker-kil"}
+NEAR = {"read-error-frist": "read-error", "worker-kiled": "worker-kil"}
 SECONDS = "positive number of seconds"
 SEEDS = [-1, 1.5, "0", None, 2**32, 2**64]
 TIMES = [-1, 0, 0.0, -0.5, math.nan, math.inf, 10**400, "30", True, [1]]
