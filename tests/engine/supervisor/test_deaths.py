@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch.utils.data import ConcatDataset, IterableDataset, _utils
 
-from pytest_dataloader_faults import check_dataset, inject, run_trial
+from pytest_dataloader_faults import inject, run_trial
 from pytest_dataloader_faults.exceptions import HarnessError
 from pytest_dataloader_faults.faults import OpenError, ReadError, WorkerKilled
 from pytest_dataloader_faults.outcomes import FiringKind
@@ -263,12 +263,12 @@ def test_a_later_fetch_is_waited_for(records):
 
 
 def test_a_stream_dies_in_a_read_before_its_first_fetch(records):
-    """What ``__iter__`` reads is read before that. The check passes."""
-    (result,) = check_dataset(lambda: ReadsFirst(records), only="worker-killed")
+    """What ``__iter__`` reads is read before that."""
+    fault = WorkerKilled(reading="*", worker=0)
+    outcome = run_trial(lambda: ReadsFirst(records), fault)
 
-    outcome = result.outcome
     (firing,) = outcome.faults[0].firings
     assert (firing.worker, firing.fetch) == (0, 0)
     assert [str(each) for each in outcome.deaths] == ["worker 0 was killed by SIGKILL"]
-    assert (result.verdict, outcome.fired) == ("failed_cleanly", 1)
+    assert outcome.fired == 1
     assert (outcome.delivered, outcome.recovery.complete) == ((), True)
