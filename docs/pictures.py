@@ -31,7 +31,7 @@ generate = load_script("docs/generate.py")
 PICTURES = ROOT / "docs/pictures"
 README, RESULTS = Path("README.md"), Path("docs/how-to/read-the-results.md")
 COMMAND = "pytest -q --tb=no -rN"
-TRIAL = "item-test_my_data.py::test_zeros-read-error-halfway"
+TRIAL = "item-test_my_data.py::test_zeros-read-error"
 _STILL = """
 document.querySelector(".filter").hidden = true;  // It would lie above.
 document.querySelectorAll(".trial").forEach(each => { each.style.contentVisibility = "visible"; });
