@@ -27,7 +27,7 @@ GROUPS = {
     "Files": checks.FILES,
     "Listings of folders": checks.LISTINGS,
     "Workers that die": checks.WORKERS,
-    "Writes": checks.WRITES,
+    "Writes": (checks.writes.write_error,),
     "File locks": (checks.locks.file_locks,),
     "Threads and processes": (checks.threads.thread_exhaustion,),
     "Hanging reads and connections": checks.network.NETWORK,

@@ -11,13 +11,13 @@ import pytest
 import torch
 
 from pytest_dataloader_faults import check_dataset
-from pytest_dataloader_faults.battery.checks.writes import WRITES
+from pytest_dataloader_faults.battery.checks.writes import write_error
 from support.datasets import Records
 from support.results import failure_of
 from support.vits import AtomicSpectrograms, Spectrograms, write_recordings
 from support.waiting import until
 
-NAMES = [check.name for check in WRITES]
+NAMES = [write_error.name]
 
 
 @pytest.fixture(name="recordings")

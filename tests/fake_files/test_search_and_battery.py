@@ -12,7 +12,7 @@ from pytest_dataloader_faults.battery._battery import Battery
 from pytest_dataloader_faults.battery.checks import CHECKS
 from pytest_dataloader_faults.battery.checks.listings import LISTINGS
 from pytest_dataloader_faults.battery.checks.network import NETWORK
-from pytest_dataloader_faults.battery.checks.writes import WRITES
+from pytest_dataloader_faults.battery.checks.writes import write_error
 from pytest_dataloader_faults.fake_files import FakeDatasetFs
 from pytest_dataloader_faults.faults import TruncatedFile
 from support.fake_datasets import COUNT, FOLDER, SIZE, FakeRecords, write_fake_records
@@ -25,7 +25,7 @@ NOT_OF_FAKE_FILES = {
     "copy-on-write": "only from 1,024 samples on",
     "memory-exhaustion": "needs real files",
     "pin-memory": "finds no accelerator",
-    **dict.fromkeys((check.name for check in WRITES), "needs real files"),
+    write_error.name: "needs real files",
     **dict.fromkeys((check.name for check in NETWORK), "no TCP connection"),
     **dict.fromkeys((check.name for check in LISTINGS), "needs real files"),
     **dict.fromkeys(

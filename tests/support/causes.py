@@ -4,13 +4,19 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from pytest_dataloader_faults import Verdict
-from pytest_dataloader_faults.battery.checks import _epochs, listings, locks, network, threads
+from pytest_dataloader_faults.battery.checks import (
+    _epochs,
+    listings,
+    locks,
+    network,
+    threads,
+    writes,
+)
 from pytest_dataloader_faults.battery.checks import ranks as rank_checks
 from pytest_dataloader_faults.battery.checks.memory import exhaustion
 from pytest_dataloader_faults.battery.checks.memory import rules as memory_rules
 from pytest_dataloader_faults.battery.checks.ranks import generators
 from pytest_dataloader_faults.battery.checks.resume import rules
-from pytest_dataloader_faults.battery.checks.writes import rules as write_rules
 from pytest_dataloader_faults.outcomes import (
     FileCounts,
     Finding,
@@ -41,7 +47,7 @@ MODULES = (
     exhaustion,
     *(ranks, rank_checks, generators, draws, compare, at_rest, _epochs, listings),
     *(judge, exhaustion_rules),
-    *(network, write_rules),
+    *(network, writes),
 )
 
 

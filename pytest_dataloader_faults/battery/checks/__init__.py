@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from pytest_dataloader_faults._arguments import suggest_name
-from pytest_dataloader_faults.battery.checks import locks, network, resume, threads
+from pytest_dataloader_faults.battery.checks import locks, network, resume, threads, writes
 from pytest_dataloader_faults.battery.checks._at_rest import AtRest
 from pytest_dataloader_faults.battery.checks._at_rest import describe_start as describe_start
 from pytest_dataloader_faults.battery.checks._at_rest import list_at_rest as list_at_rest
@@ -27,8 +27,6 @@ from pytest_dataloader_faults.battery.checks.listings import LISTINGS
 from pytest_dataloader_faults.battery.checks.memory import MEMORY
 from pytest_dataloader_faults.battery.checks.ranks import RANKS, RankTrials
 from pytest_dataloader_faults.battery.checks.workers import WORKERS
-from pytest_dataloader_faults.battery.checks.writes import WRITES
-from pytest_dataloader_faults.battery.checks.writes import rules as write_rules
 from pytest_dataloader_faults.exceptions import InvalidArgumentError
 from pytest_dataloader_faults.faults import HttpError
 from pytest_dataloader_faults.outcomes import Outcome
@@ -41,7 +39,7 @@ if TYPE_CHECKING:
 CHECKS: dict[str, Check] = {
     check.name: check
     for group in (
-        *(EPOCHS, MEMORY, FILES, LISTINGS, WORKERS, WRITES),
+        *(EPOCHS, MEMORY, FILES, LISTINGS, WORKERS, (writes.write_error,)),
         *((locks.file_locks, threads.thread_exhaustion), network.NETWORK),
         *((resume.resumes,), RANKS, (pin_memory,)),
     )
@@ -51,9 +49,7 @@ CHECKS: dict[str, Check] = {
 IN_WORKERS = TrialKind()
 _BEFORE_INIT = AtRest()
 _KINDS = (RankTrials(), locks.LockTrials(), _BEFORE_INIT, IN_WORKERS)
-CAUSE_RULES = CauseRules(
-    (write_rules.find_cause, network.find_cause), {HttpError: network.ERROR_PAGE}
-)
+CAUSE_RULES = CauseRules((writes.find_cause, network.find_cause), {HttpError: network.ERROR_PAGE})
 RUN_NOTES: tuple[Callable[[FaultFreeRun], tuple[str, ...]], ...] = (network.note_on_connections,)
 """What packages of checks have to say about a dataset, whichever check runs."""
 HOOK = "pytest_dataloader_faults_checks"
