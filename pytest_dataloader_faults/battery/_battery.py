@@ -44,7 +44,6 @@ from pytest_dataloader_faults.outcomes import (
     Verdict,
     repeats,
 )
-from pytest_dataloader_faults.outcomes.chains import error_line
 from pytest_dataloader_faults.outcomes.judge import explain_refusal, find_refusal
 from pytest_dataloader_faults.outcomes.judge.causes import INTERMITTENT
 from pytest_dataloader_faults.outcomes.judge.hangs import (
@@ -348,8 +347,6 @@ class Battery:
                 raise NotApplicable(*explain_refusal(outcome))
             return refusal
         finding = kind.refine(kind.judge(run, outcome), run)
-        if finding.verdict is Verdict.SURVIVED and run.contract.survives:
-            finding = _find_earlier_error(outcome) or finding
         finding = check.refine(finding, outcome, kind.reference_for(run, outcome))
         if not scenario.circumstance:
             return finding
@@ -364,16 +361,6 @@ class Battery:
             **arguments,
             **base.settings.as_arguments(),
         )
-
-
-def _find_earlier_error(outcome: Outcome) -> Finding | None:
-    """An error of an epoch before the last one, although the dataset promises to survive."""
-    for number, epoch in enumerate(outcome.epochs[:-1], 1):
-        if epoch.exception is not None:
-            error = f"in epoch {number}, the loader raised {error_line(epoch.exception)}"
-            sentence = f"{error}, but the contract promises survives=True"
-            return Finding(Verdict.CONTRACT_BROKEN, sentence)
-    return None
 
 
 def _is_like_worker_epoch(check: Check, scenario: Scenario) -> bool:

@@ -288,6 +288,13 @@ def test_batch_without_rows_does_not_pass_if_samples_are_known():
     assert "[0, 1]" in finding.sentence
 
 
+@rows(("survives", "verdict"), [(False, "survived"), (True, "contract_broken")])
+def test_an_error_of_an_earlier_epoch_breaks_the_promise_to_survive(survives, verdict):
+    """The epoch after it is complete."""
+    outcome = revised(ordinary(DONE, faults=fired(EIO)), epochs=(FAILED, DONE))
+    assert judge_trial(outcome, map_reference(), Contract(survives=survives)).verdict == verdict
+
+
 @rows(
     ("contract", "epoch", "passed"),
     [

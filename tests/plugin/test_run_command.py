@@ -87,7 +87,7 @@ CONFIGURED = [
 def test_a_class_with_arguments_is_tested(project, tmp_path):
     options = [ONLY, "--samples", "8", f"--report={tmp_path / 'r.json'}"]
     result = _run(project, *CLASS, *options, "--", "-v")
-    result.assert_outcomes(passed=1, failed=1, deselected=56)
+    result.assert_outcomes(passed=1, failed=1, deselected=29)
     data = json.loads((tmp_path / "r.json").read_text("utf-8"))
     names = [f"test_my_data.py::test_Folder[{check}]" for check in ("workers-agree", "open-error")]
     verdicts = [(each["nodeid"], each["verdict"]) for each in data["items"]]
@@ -96,13 +96,13 @@ def test_a_class_with_arguments_is_tested(project, tmp_path):
     rest = "my_data:Folder --arg=data/train --kwarg=scale=0.5 --samples=8 -- -v"
     assert again == f"pytest-dataloader-faults run --only=open-error {rest}"
     assert data["runs"][0]["command"] == again.replace("--only=open-error", ONLY)
-    _run(project, *shlex.split(again)[2:]).assert_outcomes(failed=1, deselected=57)
+    _run(project, *shlex.split(again)[2:]).assert_outcomes(failed=1, deselected=30)
 
 
 @pytest.mark.usefixtures("engine")
 @rows("arguments, outcomes", CONFIGURED)
 def test_the_test_can_be_configured(project, arguments, outcomes):
-    _run(project, *arguments).assert_outcomes(**outcomes, deselected=56)
+    _run(project, *arguments).assert_outcomes(**outcomes, deselected=29)
 
 
 @pytest.mark.slow

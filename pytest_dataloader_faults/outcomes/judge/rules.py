@@ -9,7 +9,7 @@ from http import HTTPStatus
 
 from pytest_dataloader_faults.faults import HttpError
 from pytest_dataloader_faults.outcomes import chains, error_text
-from pytest_dataloader_faults.outcomes.chains import Raised
+from pytest_dataloader_faults.outcomes.chains import Raised, error_line
 from pytest_dataloader_faults.outcomes.contract import Contract, Finding, Verdict
 from pytest_dataloader_faults.outcomes.judge import draws, errors, hangs, sharing
 from pytest_dataloader_faults.outcomes.judge.allowed import Allowed, allowed_in, may_be_damaged
@@ -92,7 +92,8 @@ class Judge:
         if outcome.schedule and not outcome.fired:
             return Finding(Verdict.NOT_EXERCISED, "no fault fired, so the trial proves nothing")
         if raised is None:
-            return Finding(Verdict.SURVIVED, self._describe_survival())
+            survival = Finding(Verdict.SURVIVED, self._describe_survival())
+            return self._find_earlier_error() or survival
         if not outcome.schedule:
             sentence = _describe_fault_free_failure(outcome, raised)
             return Finding(Verdict.FAILS_WITHOUT_FAULT, sentence)
@@ -102,6 +103,15 @@ class Judge:
                 Verdict.CONTRACT_BROKEN, f"{sentence}, but the contract promises survives=True"
             )
         return Finding(Verdict.FAILED_CLEANLY, sentence)
+
+    def _find_earlier_error(self) -> Finding | None:
+        """An error of an epoch before the last one, if the dataset promises to survive."""
+        for number, epoch in enumerate(self.outcome.epochs[:-1], start=1):
+            if self.contract.survives and epoch.exception is not None:
+                error = f"in epoch {number}, the loader raised {error_line(epoch.exception)}"
+                sentence = f"{error}, but the contract promises survives=True"
+                return Finding(Verdict.CONTRACT_BROKEN, sentence)
+        return None
 
     def _describe_survival(self) -> str:
         outcome, contract = self.outcome, self.contract
