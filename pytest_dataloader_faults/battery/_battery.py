@@ -140,7 +140,8 @@ class Battery:
             result = self._run_scenario(check, scenario, should_fail)
             return scenario.title, self._annotate(scenario, result)
 
-        for title, result in map_applicable(run_scenario, scenarios, inapplicable):
+        needed = (each for each in scenarios if _is_needed(each, results))
+        for title, result in map_applicable(run_scenario, needed, inapplicable):
             results.append((title, result))
             if is_enough(result):
                 break
@@ -164,16 +165,9 @@ class Battery:
         return result
 
     def _run_whole(self, check: Check, scenario: Scenario) -> JudgedTrial | None:
-        """The trial of a *scenario* that has parts; None if it proves nothing.
-
-        Checks may have the same one, each with parts of its own. It has no fault, so it runs once.
-        """
-        steps = repr((scenario.options, scenario.loader))
-        outcome = self.fault_free_run.find_once(
-            steps, partial(self._run_in_time, check, scenario, [])
-        )
+        """The trial of a *scenario* that has parts; None if it proves nothing."""
         with contextlib.suppress(NotApplicable):  # Some of its parts may apply.
-            return self._require_proof(check, scenario, outcome, [])
+            return self._run_next_trial(check, scenario, [])
         return None
 
     def _confirm(
@@ -361,6 +355,20 @@ class Battery:
             **arguments,
             **base.settings.as_arguments(),
         )
+
+
+def _is_needed(scenario: Scenario, results: Iterable[tuple[str, CheckResult]]) -> bool:
+    """Whether *scenario* is to run after these *results*, by title."""
+    return scenario.unless_met is None or any(
+        title == scenario.unless_met and result.passed and not _is_met_by_workers(result.outcome)
+        for title, result in results
+    )
+
+
+def _is_met_by_workers(outcome: Outcome | None) -> bool:
+    """Whether a fault happened in a worker."""
+    faults = outcome.faults if outcome else ()
+    return any(firing.worker is not None for each in faults for firing in each.firings)
 
 
 def _is_like_worker_epoch(check: Check, scenario: Scenario) -> bool:

@@ -93,7 +93,7 @@ def run_check(
     of_files = any(has_files(each) for each in outcome.schedule)
     run, kind = battery.fault_free_run, kind_of_trial(CHECKS[name], outcome)
     about_files = (*run.notes, *kind.notes(run)) if of_files else ()
-    noted = CHECKS[name].note_on(trial)
+    noted = CHECKS[name].note_on(result)
     notes = (*noted, *_notes_on_dataset(battery, outcome), *about_files)
     untested = _untested_timeout(name, trial)
     library = trial.finding.library

@@ -35,6 +35,7 @@ from pytest_dataloader_faults.outcomes.stages import (
     LoadedState,
     Phase,
     SavedState,
+    SharedConnection,
     Stage,
     StateOf,
 )
@@ -75,6 +76,7 @@ __all__ = (
     "Resources",
     "Sample",
     "SavedState",
+    "SharedConnection",
     "Stage",
     "StateOf",
     "TrialEnd",

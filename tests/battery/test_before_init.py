@@ -40,7 +40,7 @@ from support.corpus.at_rest import (
     write_lines,
     write_pairs,
 )
-from support.datasets import Records
+from support.datasets import SIZE, Records
 from support.judging import judge_trial
 from support.results import failure_of, result_of
 from support.rows import slow
@@ -55,6 +55,42 @@ def _block(tmp_path_factory):
     folder = tmp_path_factory.mktemp("block")
     write_block(folder)
     return folder
+
+
+class ZerosIfGone(Records):
+    """Lists its files, and gives zeros for one that is gone later."""
+
+    def __getitem__(self, index):
+        try:
+            return super().__getitem__(index)
+        except FileNotFoundError:
+            return torch.zeros(SIZE, dtype=torch.uint8), index
+
+
+class ChecksSizesAtFirst(Records):
+    """Looks at the sizes in the constructor only, and fills up what is cut later."""
+
+    def __init__(self, folder):
+        super().__init__(folder)
+        if short := [path for path in self.paths if path.stat().st_size != SIZE]:
+            message = f"{short[0]} is truncated"
+            raise ValueError(message)
+
+    def __getitem__(self, index):
+        data = self.paths[index].read_bytes()
+        return torch.tensor(list(data.ljust(SIZE, b"\0")), dtype=torch.uint8), index
+
+
+@pytest.mark.parametrize(
+    ("kind", "check"),
+    [(ZerosIfGone, MISSING), (ChecksSizesAtFirst, EMPTY), (ChecksSizesAtFirst, CUT)],
+)
+def test_workers_meet_the_fault_as_well_if_the_constructor_keeps_it_from_them(records, kind, check):
+    result = failure_of(lambda: kind(records), check)
+    assert result.verdict == "corrupted", result.explanation
+    assert "in the workers only (corrupted)" in result.explanation
+    healthy = result_of(lambda: Records(records), check)
+    assert healthy.passed, healthy.explanation
 
 
 def test_a_contract_that_allows_to_skip(tmp_path):
@@ -214,8 +250,8 @@ def test_a_folder_decides_how_many_samples_there_are(tmp_path):
     result = result_of(lambda: Listed(tmp_path), MISSING)
 
     note = "the folder decides how many samples there are: 15 of 16 if it lacks a file"
-    assert (result.verdict, note in result.notes) == ("survived", True)
-    assert "08.rec is missing, and 1 sample with it; " in result.sentence
+    assert (result.verdict, note in result.notes) == ("failed_cleanly", True)
+    assert "tried: in the workers only (failed_cleanly)" in result.explanation
 
 
 def _join(samples):

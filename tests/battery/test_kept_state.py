@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from torch.utils.data import DataLoader, Sampler
+from torch.utils.data import DataLoader, Sampler, get_worker_info
 
 from pytest_dataloader_faults import check_dataset
 from pytest_dataloader_faults.battery.checks import CHECKS
@@ -25,13 +25,31 @@ def test_healthy_datasets_can_be_left(records):
 
     assert (result.applies, result.passed, len(result.trials)) == (True, True, 1)
     assert result.outcome.footprints
-    short_passes, full_passes = result.outcome.epochs[::2], result.outcome.epochs[1::2]
+    rounds = result.outcome.epochs[2:]
+    short_passes, full_passes = rounds[::2], rounds[1::2]
     assert {(len(epoch.delivered), epoch.complete) for epoch in short_passes} == {(1, False)}
     assert {(len(epoch.delivered), epoch.complete) for epoch in full_passes} == {(4, True)}
     assert (
-        f"{len(short_passes)} epochs left early, {len(full_passes)} epochs complete"
+        f"{len(short_passes)} epochs left early, {len(full_passes) + 2} epochs complete"
         in result.explanation
     )
+
+
+class LosesAfterWhole(Shards):
+    """In a kept worker, an epoch after a complete one lacks its last sample."""
+
+    is_stale = False
+
+    def __iter__(self):
+        samples, was_stale = [*super().__iter__()], self.is_stale
+        self.is_stale = False
+        yield from samples[:-1] if was_stale else samples
+        self.is_stale = get_worker_info() is not None
+
+
+def test_an_epoch_after_a_complete_one_is_checked(records):
+    (result,) = failures_of(lambda: LosesAfterWhole(records), [KEPT])
+    assert (result.verdict, "in epoch 2" in result.sentence) == ("corrupted", True)
 
 
 def _loader(sampler, records):

@@ -183,7 +183,7 @@ def names_of_checks(argument: str, names: str | Iterable[str]) -> set[str]:
 def require_checks(argument: str, names: Iterable[str]) -> None:
     """Raise InvalidArgumentError if one of *names* is not a check."""
     for name in names:
-        if name in OLD_NAMES:
+        if name in OLD_NAMES and name not in CHECKS:
             message = f"{argument} contains {name!r}, which is now called {OLD_NAMES[name]!r}"
             raise InvalidArgumentError(message)
         if name not in CHECKS:

@@ -18,10 +18,9 @@ from pytest_dataloader_faults.battery.file_kinds import titles_of
 from pytest_dataloader_faults.battery.workload import NotApplicable, Workload, map_applicable
 from pytest_dataloader_faults.exceptions import InvalidArgumentError, InvalidCheckError
 from pytest_dataloader_faults.faults import Fault
-from pytest_dataloader_faults.outcomes import Outcome, Reference, Verdict
+from pytest_dataloader_faults.outcomes import CheckResult, Outcome, Reference, Verdict
 from pytest_dataloader_faults.outcomes.contract import Cause, Contract, Finding
 from pytest_dataloader_faults.outcomes.judge import judge
-from pytest_dataloader_faults.outcomes.repeats import JudgedTrial
 from pytest_dataloader_faults.outcomes.text import pluralize
 from pytest_dataloader_faults.steps import (
     PROCESSES,
@@ -60,8 +59,10 @@ def _is_faults(value: object) -> bool:
     return isinstance(value, tuple) and all(isinstance(each, Fault) for each in value)
 
 
-def _are_scenarios(value: object) -> bool:
-    return isinstance(value, tuple) and all(isinstance(each, Scenario) for each in value)
+def _are_parts(value: object) -> bool:
+    return isinstance(value, tuple) and all(
+        isinstance(each, Scenario) and not (each.faults or each.parts) for each in value
+    )
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -82,7 +83,9 @@ class Scenario(allow.Checked, TrialOptions):
         require_effect: A function of the workload and the outcome that raises ``NotApplicable`` if
             the trial proves nothing; or None.
         parts: Scenarios that decide if the dataset does not pass this one, or if it proves nothing.
-            Otherwise they need no trials. Only a scenario without faults has parts.
+            Otherwise they need no trials. Neither the scenario nor a part has faults.
+        unless_met: The title of an earlier scenario of the check; this one runs only if no fault of
+            that one happened in a worker, and the dataset passed it. None to run in any case.
     """
 
     faults: tuple[Fault, ...] = ()
@@ -94,6 +97,7 @@ class Scenario(allow.Checked, TrialOptions):
     locks: bool = False
     require_effect: Callable[[Workload, Outcome], None] | None = None
     parts: tuple[Scenario, ...] = ()
+    unless_met: str | None = None
 
     _rules: ClassVar = {
         **dict.fromkeys((*_FLAGS, "keep_randomness", "ranks", "locks"), allow.FLAG),
@@ -109,8 +113,13 @@ class Scenario(allow.Checked, TrialOptions):
         "require_effect": allow.optional(
             callable, "a function of the workload and the outcome, or None"
         ),
-        "parts": allow.ArgumentRule(_are_scenarios, "a tuple of scenarios"),
+        "parts": allow.ArgumentRule(_are_parts, "a tuple of scenarios without faults or parts"),
+        "unless_met": allow.optional(lambda value: isinstance(value, str), "a title, or None"),
     }
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self._require("faults", not (self.faults and self.parts), "() in a scenario with parts")
 
     @property
     def options(self) -> TrialOptions:
@@ -335,14 +344,15 @@ class Check(allow.Checked):
         with self._report_errors("describe"):
             return replace(finding, sentence=self.describe(outcome, finding))
 
-    def note_on(self, trial: JudgedTrial) -> tuple[str, ...]:
-        """What to know about a dataset that passes in *trial*; at most one sentence."""
-        if self.note is None or not trial.finding.passed:
+    def note_on(self, result: CheckResult) -> tuple[str, ...]:
+        """What to know about a dataset that passes, as the trials of *result* show it."""
+        if self.note is None or not result.passed:
             return ()
         with self._report_errors("note"):
-            text = self.note(trial.outcome)
-            _TEXT.check("result", text)
-        return (text,) if text else ()
+            texts = [self.note(outcome) for outcome in result.trials]
+            for text in texts:
+                _TEXT.check("result", text)
+        return tuple(dict.fromkeys(filter(None, texts)))
 
     def _apply_rule(self, outcome: Outcome, reference: Reference) -> Finding | None:
         """The violation that only this check looks for, if there is one."""
@@ -429,8 +439,9 @@ def at_rest(plan: Plan) -> Plan:
 
     A file is rarely truncated while a worker has it open. So the constructor gets the chance to
     notice the damage, and files that it opens or maps are damaged as well. The faults are armed in
-    the workers for files that each run writes anew, and for all if the constructor cannot be
-    monitored.
+    the workers for files that each run writes anew, for all if the constructor cannot be monitored,
+    and if no worker meets the damage at rest: the constructor may raise an error, or leave out a
+    file that is missing. Then it is unknown what workers do with a file that is damaged later.
     """
 
     def plan_part(part: Workload) -> Scenarios:
@@ -446,6 +457,10 @@ def at_rest(plan: Plan) -> Plan:
         parts = workload.list_at_rest() if workload.list_at_rest else (workload,)
         for scenarios in map_applicable(plan_part, parts, []):
             yield from scenarios
+        with contextlib.suppress(NotApplicable):
+            for scenario in plan(workload) if workload.opened.paths else ():
+                title = ", ".join(filter(None, (scenario.title, "in the workers only")))
+                yield replace(scenario, title=title, unless_met=scenario.title)
 
     return plan_at_rest
 
