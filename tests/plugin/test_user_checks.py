@@ -53,7 +53,7 @@ SKIPPED = {"no-writes": ("one(faults.WriteError(workload.written.path))", "")}
 UNMATCHED = "not_exercised: *'[*].bim'*matched no operation of a worker*"
 NO_OCCASION = "not_exercised: * matched no operation of a worker*"
 BAD = [
-    ("3", "", "its plan: result=3 must be one Scenario or several, which the plan*"),
+    ("3", "", "its plan: result=3 must be one or more scenarios: yield each of them*"),
     ("refuse(' ')", "", "its plan: NotApplicable: reason=' ' must be a sentence that says why*"),
     ("1 // 0", "", "its plan: it raised ZeroDivisionError: *"),
     ("faults.OpenError(errno='EIO')", "", "its plan: *errno='EIO' must be an errno such as *EIO*"),

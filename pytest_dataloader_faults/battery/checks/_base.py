@@ -224,8 +224,8 @@ Rule: TypeAlias = Callable[[Outcome, Reference], Finding | None]
 _NAME = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
 _PLANNED = allow.ArgumentRule(
     lambda value: isinstance(value, tuple) and bool(value) and set(map(type, value)) == {Scenario},
-    "one Scenario or several, which the plan yields; or raise NotApplicable(reason) if the check"
-    " does not apply",
+    "one or more scenarios: yield each of them, do not return it; or raise NotApplicable(reason) if"
+    " the check does not apply",
 )
 _FOUND = allow.optional(
     lambda value: isinstance(value, Finding) and not value.passed and bool(value.sentence),
