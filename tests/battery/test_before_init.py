@@ -266,7 +266,7 @@ def test_wrong_pairs_are_found_among_whole_batches(tmp_path):
     options = {"batch_size": 4, "num_workers": 2, "collate_fn": _join, "shuffle": True}
     result = failure_of(lambda: DataLoader(Zipped(tmp_path), **options), MISSING)
 
-    assert "batches are not among those of the intact files" in result.sentence
+    assert "batches are not among those that it delivers with intact files" in result.sentence
 
 
 class _Uncounted(Listed):

@@ -280,7 +280,7 @@ class AtRestJudge(Judge):
             return None
         kind = "batch" if self.reference.comparison.in_batches else "sample"
         unknown = f"{pluralize(count, kind)} {is_or_are(count)}"
-        text = f"{unknown} not among those of the intact files"
+        text = f"{unknown} not among those that it delivers with intact files"
         sentence = f"{_describe_files(self.outcome)}; {text}, and no exception was raised"
         return Finding(Verdict.CORRUPTED, sentence, wrong=Wrong.DIFFERS)
 
