@@ -39,6 +39,7 @@ def test_every_failure_is_audited():
     assert set(RECORD) | set(AUDIT) <= set(TRIED)
 
 
+@pytest.mark.filterwarnings("ignore::pytest_dataloader_faults.UnclearErrorWarning")
 @pytest.mark.parametrize("key", QUICK)
 @pytest.mark.usefixtures("engine")
 def test_a_few_checks_of_a_few_classes(key):
