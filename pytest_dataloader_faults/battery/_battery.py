@@ -193,12 +193,6 @@ class Battery:
     ) -> JudgedTrial:
         """Run one trial, and judge it; raises NotApplicable if it proves nothing."""
         outcome = self._run_in_time(check, scenario, trials)
-        return self._require_proof(check, scenario, outcome, trials)
-
-    def _require_proof(
-        self, check: Check, scenario: Scenario, outcome: Outcome, trials: list[JudgedTrial]
-    ) -> JudgedTrial:
-        """The trial with this *outcome*, judged; raises NotApplicable if it proves nothing."""
         if not repeats.was_killed(outcome):
             check.require_effect(scenario, self.workload, outcome)
         trial = self._judge_patiently(check, scenario, outcome, trials)

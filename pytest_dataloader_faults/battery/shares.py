@@ -24,7 +24,7 @@ from pytest_dataloader_faults.outcomes.agreement import (
 )
 from pytest_dataloader_faults.outcomes.contract import Contract
 from pytest_dataloader_faults.outcomes.judge.expected import divide
-from pytest_dataloader_faults.outcomes.reference import require_samples
+from pytest_dataloader_faults.outcomes.reference import ENOUGH_SAMPLES, require_samples
 from pytest_dataloader_faults.outcomes.refusals import FileHistory
 from pytest_dataloader_faults.steps import Epoch, arm_workers
 
@@ -111,8 +111,6 @@ def _group_by_worker(outcome: Outcome) -> dict[int | None, list[str]]:
 _ONE_EPOCH = TrialOptions(processes=arm_workers(Epoch()))
 _TWO_EPOCHS = TrialOptions(processes=arm_workers(Epoch(), Epoch()))
 _MOST_READINGS = 2
-_ENOUGH = 8
-"""Fewer random samples can be equal by accident."""
 
 
 def take_worker_epoch(
@@ -163,7 +161,7 @@ def _is_needed(contract: Contract, reference: Reference) -> bool:
     may_shift = contract.may_skip or contract.may_substitute
     is_asked = contract.key is None and not may_shift
     is_in_order = reference.kind == "iterable" or bool(reference.draws)
-    is_certain = reference.nondeterministic_count >= min(_ENOUGH, len(reference.samples))
+    is_certain = reference.nondeterministic_count >= min(ENOUGH_SAMPLES, len(reference.samples))
     has_end = reference.comparison.limit is None
     return reference.comparison.is_loose and is_asked and is_in_order and is_certain and has_end
 

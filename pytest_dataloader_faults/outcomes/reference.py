@@ -14,6 +14,8 @@ from pytest_dataloader_faults.outcomes.agreement import EXACT, Comparison, Sampl
 from pytest_dataloader_faults.outcomes.contract import Contract
 from pytest_dataloader_faults.outcomes.records import TrialFacts
 
+ENOUGH_SAMPLES = 8
+"""Fewer random samples can be equal by accident."""
 _DISTINCT_SHARE = 0.9
 """The share of the rows of own batches that must be distinct."""
 

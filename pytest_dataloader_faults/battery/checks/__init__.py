@@ -1,7 +1,6 @@
 """The checks of the battery: what each promises, and the faults it needs. Pure.
 
-A check gets the workload of the fault-free run. It returns faults or scenarios, or raises
-NotApplicable.
+A check gets the workload of the fault-free run. It yields scenarios, or raises NotApplicable.
 """
 
 from __future__ import annotations

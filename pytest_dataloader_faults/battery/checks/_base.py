@@ -428,8 +428,7 @@ def for_each_kind(plan: Plan) -> Plan:
             yield from plan(workload)
             return
         titled_kinds = zip(titles_of([kind.paths for kind in kinds]), kinds, strict=True)
-        for scenarios in map_applicable(plan_kind, titled_kinds, []):
-            yield from scenarios
+        yield from itertools.chain.from_iterable(map_applicable(plan_kind, titled_kinds, []))
 
     return plan_kinds
 
@@ -455,8 +454,7 @@ def at_rest(plan: Plan) -> Plan:
     @functools.wraps(plan)
     def plan_at_rest(workload: Workload) -> Iterator[Scenario]:
         parts = workload.list_at_rest() if workload.list_at_rest else (workload,)
-        for scenarios in map_applicable(plan_part, parts, []):
-            yield from scenarios
+        yield from itertools.chain.from_iterable(map_applicable(plan_part, parts, []))
         with contextlib.suppress(NotApplicable):
             for scenario in plan(workload) if workload.opened.paths else ():
                 title = ", ".join(filter(None, (scenario.title, "in the workers only")))
@@ -467,5 +465,5 @@ def at_rest(plan: Plan) -> Plan:
 
 def plan_each(plans: Iterable[Plan], workload: Workload) -> Iterator[Scenario]:
     """The scenarios of those *plans* that apply. Raises NotApplicable if none does."""
-    for scenarios in map_applicable(lambda plan: tuple(plan(workload)), plans, []):
-        yield from scenarios
+    scenarios = map_applicable(lambda plan: tuple(plan(workload)), plans, [])
+    yield from itertools.chain.from_iterable(scenarios)

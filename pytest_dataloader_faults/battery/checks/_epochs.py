@@ -22,6 +22,7 @@ from pytest_dataloader_faults.outcomes.growth import FEWEST_EPOCHS, TIMES_TO_CON
 from pytest_dataloader_faults.outcomes.judge.draws import USED_UP
 from pytest_dataloader_faults.outcomes.judge.leaks import describe_growth
 from pytest_dataloader_faults.outcomes.judge.starts import UNPICKLABLE
+from pytest_dataloader_faults.outcomes.reference import ENOUGH_SAMPLES
 from pytest_dataloader_faults.outcomes.stages import DONE
 from pytest_dataloader_faults.outcomes.text import pluralize
 from pytest_dataloader_faults.steps import (
@@ -45,8 +46,6 @@ SAME_AGAIN = Cause(
     "repeats the same random samples in every epoch",
     fix="seed each worker from torch.initial_seed()",
 )
-_ENOUGH = 8
-"""Fewer random samples can be equal by accident."""
 
 
 _MOST_MORE_WORKERS = 4
@@ -99,7 +98,7 @@ def _find_bad_second_epoch(outcome: Outcome, reference: Reference) -> Finding | 
         )
         sentence = f"iterated a second time in one process, the stream returned {count}"
         return Finding(Verdict.CORRUPTED, sentence, USED_UP)
-    if reference.nondeterministic_count >= _ENOUGH and _repeats_random_samples(
+    if reference.nondeterministic_count >= ENOUGH_SAMPLES and _repeats_random_samples(
         first_pass, second_pass, reference
     ):
         sentence = (
@@ -114,9 +113,9 @@ def _repeats_random_samples(first_pass: Pass, second_pass: Pass, reference: Refe
     """Whether all samples are repeated, or a large part that varies in many of them."""
     first_parts, second_parts = _parts_by_sample(first_pass), _parts_by_sample(second_pass)
     common = first_parts.keys() & second_parts.keys()
-    if len(common) < _ENOUGH:
+    if len(common) < ENOUGH_SAMPLES:
         return False
-    random = {path for path, count in reference.varying if count >= _ENOUGH}
+    random = {path for path, count in reference.varying if count >= ENOUGH_SAMPLES}
     parts = [
         (_large_digests(first_parts[key], random), _large_digests(second_parts[key], random))
         for key in common

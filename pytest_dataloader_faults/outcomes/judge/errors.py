@@ -329,7 +329,7 @@ def _is_clear(outcome: TrialFacts, death: WorkerDeath) -> bool:
         return True
     mapped_by = {firing.worker for firing in firings if firing.call == "mmap"}
     is_mapped = bool({None, death.worker} & mapped_by)
-    may_be_clear = is_mapped or _has_fired(outcome, faults.SharedMemoryExhaustion)
+    may_be_clear = is_mapped or has_fired(outcome, faults.SharedMemoryExhaustion)
     return death.exitcode == -signal.SIGBUS and may_be_clear
 
 
@@ -340,7 +340,7 @@ def _cause_of_death(outcome: TrialFacts, death: WorkerDeath) -> Cause | None:
 
 
 def _is_in_truncated_mapping(outcome: TrialFacts, death: WorkerDeath) -> bool:
-    return death.exitcode == -signal.SIGBUS and _has_fired(outcome, faults.TruncatedFile)
+    return death.exitcode == -signal.SIGBUS and has_fired(outcome, faults.TruncatedFile)
 
 
 def _explain_death(outcome: TrialFacts, death: WorkerDeath) -> str:
@@ -357,8 +357,9 @@ def lengthens_data(outcome: TrialFacts) -> bool:
     return any(each.lengthened_files for each in outcome.processes)
 
 
-def _has_fired(outcome: TrialFacts, kind: type[faults.Fault]) -> bool:
-    return any(isinstance(each.fault, kind) for each in outcome.faults if each.fired)
+def has_fired(outcome: TrialFacts, *kinds: type[faults.Fault]) -> bool:
+    """Whether a fault of these *kinds* fired."""
+    return any(isinstance(each.fault, kinds) for each in outcome.faults if each.fired)
 
 
 def dropped_batch_cause(outcome: TrialFacts) -> str:

@@ -17,6 +17,7 @@ from pytest_dataloader_faults.outcomes.contract import Cause, Finding, Verdict
 from pytest_dataloader_faults.outcomes.judge.errors import (
     blame_crashed_library,
     find_explaining_deaths,
+    has_fired,
 )
 from pytest_dataloader_faults.outcomes.judge.rules import Judge
 from pytest_dataloader_faults.outcomes.records import TrialFacts
@@ -51,32 +52,19 @@ ENDS_WORKER = Cause(
 )
 
 
-class MemoryJudge(Judge):
-    """The usual rules, and whether a library is to blame for the end of a worker."""
+class ExhaustionJudge(Judge):
+    """The usual rules. It knows why a dataset waits for a thread, or a library ends a worker."""
 
     @classmethod
     def is_for(cls, outcome: TrialFacts) -> bool:
-        """Whether an allocation failed."""
-        fired = (each.fault for each in outcome.faults if each.fired)
-        return any(isinstance(fault, MemoryExhaustion) for fault in fired)
+        """Whether an allocation failed, or a thread or a process could not start."""
+        return has_fired(outcome, MemoryExhaustion, ThreadExhaustion)
 
     def judge(self) -> Finding:
-        """The usual verdict."""
-        return blame_crashed_library(super().judge(), self.outcome)
-
-
-class ThreadsJudge(Judge):
-    """The usual rules. It knows why a dataset waits, or ends a worker, without a thread."""
-
-    @classmethod
-    def is_for(cls, outcome: TrialFacts) -> bool:
-        """Whether a thread or a process could not start."""
-        fired = (each.fault for each in outcome.faults if each.fired)
-        return any(isinstance(fault, ThreadExhaustion) for fault in fired)
-
-    def judge(self) -> Finding:
-        """The usual verdict, with its cause."""
+        """The usual verdict; with its cause if a thread or a process could not start."""
         finding = blame_crashed_library(super().judge(), self.outcome)
+        if not has_fired(self.outcome, ThreadExhaustion):
+            return finding
         return replace(finding, cause=_cause_of(finding, self.outcome))
 
 

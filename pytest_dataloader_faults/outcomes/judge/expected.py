@@ -55,21 +55,17 @@ class Expected:
         rows = reference.rows if is_divisible else None
         batches_by_worker = divide(reference.fault_free)
         known = batches_by_worker if len(batches_by_worker) == workers else {}
+        shares = {worker: _count(each.digests for each in known[worker]) for worker in known}
+        row_shares = {worker: _count(each.rows for each in known[worker]) for worker in known}
         return cls(
             None,
             Counter(reference.digests.values()),
             reference.comparison,
-            shares={worker: _count(each.digests for each in known[worker]) for worker in known},
+            shares=shares,
             has_own_files=_has_own_files(reference.fault_free, batches_by_worker),
             limit=reference.stream_limit,
             of_all_ranks=Counter(reference.undivided_samples),
-            rows=cls(
-                None,
-                rows,
-                shares={worker: _count(each.rows for each in known[worker]) for worker in known},
-            )
-            if rows
-            else None,
+            rows=cls(None, rows, shares=row_shares) if rows else None,
             batches={tuple(sorted(each)) for each in reference.parts},
         )
 
@@ -128,6 +124,6 @@ def _has_own_files(
     """Whether each worker used as many files as it made samples."""
     files = {each.worker: len(each.files) for each in fault_free.workers} if fault_free else {}
     return bool(batches_by_worker) and all(
-        files.get(worker, 0) == _count(each.digests for each in batches).total()
+        files.get(worker, 0) == sum(len(each.samples) for each in batches)
         for worker, batches in batches_by_worker.items()
     )

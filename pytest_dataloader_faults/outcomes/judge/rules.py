@@ -99,18 +99,15 @@ class Judge:
             return Finding(Verdict.FAILS_WITHOUT_FAULT, sentence)
         sentence = _epoch_prefix(outcome) + _describe_failure(outcome, raised, self.contract)
         if self.contract.survives:
-            return Finding(
-                Verdict.CONTRACT_BROKEN, f"{sentence}, but the contract promises survives=True"
-            )
+            return _break_promise(sentence)
         return Finding(Verdict.FAILED_CLEANLY, sentence)
 
     def _find_earlier_error(self) -> Finding | None:
         """An error of an epoch before the last one, if the dataset promises to survive."""
         for number, epoch in enumerate(self.outcome.epochs[:-1], start=1):
             if self.contract.survives and epoch.exception is not None:
-                error = f"in epoch {number}, the loader raised {error_line(epoch.exception)}"
-                sentence = f"{error}, but the contract promises survives=True"
-                return Finding(Verdict.CONTRACT_BROKEN, sentence)
+                error = error_line(epoch.exception)
+                return _break_promise(f"in epoch {number}, the loader raised {error}")
         return None
 
     def _describe_survival(self) -> str:
@@ -269,6 +266,12 @@ def _describe_failure(outcome: TrialFacts, raised: Raised, contract: Contract) -
             " detects damage (detects_corruption=True)"
         )
     return f"{raised.type} was raised before the deadline and names its cause; nothing leaked"
+
+
+def _break_promise(sentence: str) -> Finding:
+    """The finding on an error that *sentence* describes, if the dataset promises to survive."""
+    text = f"{sentence}, but the contract promises survives=True"
+    return Finding(Verdict.CONTRACT_BROKEN, text)
 
 
 def _epoch_prefix(outcome: TrialFacts) -> str:

@@ -112,9 +112,12 @@ def reference_of_all(run: FaultFreeRun, references: Sequence[Reference]) -> Refe
     """The reference of *run*, with the *references* of its ranks."""
     if not references:
         return run.reference
-    is_whole = _is_whole(run.reference, references)
-    reference = replace(run.reference, fault_free=run.working)
-    return replace(reference, members=tuple(references), is_whole=is_whole)
+    return replace(
+        run.reference,
+        fault_free=run.working,
+        members=tuple(references),
+        is_whole=_is_whole(run.reference, references),
+    )
 
 
 def _is_whole(whole_reference: Reference, references: Sequence[Reference]) -> bool:
