@@ -286,7 +286,7 @@ def test_each_fault_has_a_fixture():
     declared = re.findall(r"^(\w+) = _fault_fixture\('(\w+)'", assignments, re.MULTILINE)
     page = TEXTS[Path("docs/reference/fixtures.md")]
     shown = re.findall(r"^\| `(\w+)` \| \[`(\w+)`\]", page, re.MULTILINE)
-    assert [kind for _, kind in declared] == [*vocabulary.KINDS]
+    assert sorted(kind for _, kind in declared) == sorted(vocabulary.KINDS)
     assert shown == declared
 
 
@@ -294,7 +294,8 @@ def test_tables_of_faults_and_verdicts_are_complete():
     verdicts = [each.value for each in package.Verdict]
     faults = TEXTS[Path("docs/reference/faults.md")].partition("## Triggers")[0]
     assert re.findall(r"^\| `(\w+)` \|", TEXTS[Path("README.md")], re.MULTILINE) == verdicts
-    assert re.findall(r"^\| `(\w+)` \|", faults, re.MULTILINE) == [*vocabulary.KINDS]
+    shown = re.findall(r"^\| `(\w+)` \|", faults, re.MULTILINE)
+    assert sorted(shown) == sorted(vocabulary.KINDS)
 
 
 def test_readme_is_short_and_has_the_command_of_the_tests():

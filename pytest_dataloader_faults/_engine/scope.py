@@ -24,6 +24,12 @@ if TYPE_CHECKING:
     from pytest_dataloader_faults._engine.protocol import SupervisorHandle, WorkerReports
     from pytest_dataloader_faults._engine.worker.session import WorkerSession
 
+_UNSEEN_IN_FAKE_FILES = (
+    *(vocabulary.WriteError, vocabulary.ShortWrite, vocabulary.LockError),
+    *(vocabulary.ListingOrder, vocabulary.ListingError, vocabulary.StrayEntry),
+    *(vocabulary.MemoryExhaustion, vocabulary.SharedMemoryExhaustion, vocabulary.ThreadExhaustion),
+)
+
 
 class FaultTotals:
     """Sums over ``faults``."""
@@ -189,11 +195,19 @@ def require_engine_for(faults: tuple[vocabulary.Fault, ...]) -> None:
     require_faults(faults)
     require_engine()
     for fault in faults if fake_files() is not None else ():
-        if reason := fault.unseen_in_fake_files:
+        if _is_unseen_in_fake_files(fault):
             raise InvalidArgumentError(
-                f"{fault!r} cannot happen while pyfakefs replaces the files: {reason}. Use real"
-                " files, for example in pytest's tmp_path"
+                f"{fault!r} cannot happen while pyfakefs replaces the files: no system call shows"
+                " it. Use real files, for example in pytest's tmp_path"
             )
+
+
+def _is_unseen_in_fake_files(fault: vocabulary.Fault) -> bool:
+    """Whether *fault* happens in a call that Python does not make for a file of pyfakefs."""
+    is_at_sample = isinstance(fault, vocabulary.ClosedDescriptor) and fault.sample is not None
+    is_in_call = isinstance(fault, vocabulary.WorkerKilled) and bool(fault.globs)
+    is_unseen = isinstance(fault, _UNSEEN_IN_FAKE_FILES) or vocabulary.has_connections(fault)
+    return is_unseen or is_at_sample or is_in_call
 
 
 def require_faults(faults: tuple[vocabulary.Fault, ...]) -> None:

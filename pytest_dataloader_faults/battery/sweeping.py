@@ -22,7 +22,13 @@ from pytest_dataloader_faults.battery.checks import WORKERS_AGREE, Scenario, kin
 from pytest_dataloader_faults.battery.runner import run_check
 from pytest_dataloader_faults.battery.targets import note_on_workers
 from pytest_dataloader_faults.battery.workload import NOTHING_TO_SWEEP, NotApplicable
-from pytest_dataloader_faults.faults import KINDS, Fault
+from pytest_dataloader_faults.faults import (
+    ConnectError,
+    ConnectionReset,
+    Fault,
+    OpenError,
+    ReadError,
+)
 from pytest_dataloader_faults.faults.base import Triggered, default_path, explain_invalid_fault
 from pytest_dataloader_faults.outcomes import CheckResult, Contract, Verdict
 from pytest_dataloader_faults.outcomes.judge.report import explain
@@ -30,7 +36,7 @@ from pytest_dataloader_faults.outcomes.repeats import deciding_trial
 from pytest_dataloader_faults.outcomes.text import pluralize
 from pytest_dataloader_faults.steps import run_epochs
 
-_SWEPT: list[Any] = [kind() for kind in KINDS.values() if kind.is_swept]
+_SWEPT: list[Any] = [OpenError(), ReadError(), ConnectError(), ConnectionReset()]
 _FAULTS = tuple(replace(each, times=times) for each in _SWEPT for times in (1, None))
 
 

@@ -15,8 +15,7 @@ from pytest_dataloader_faults._arguments import ArgumentRule
 from pytest_dataloader_faults._settings import EVERY_FILE
 from pytest_dataloader_faults.battery import targets
 from pytest_dataloader_faults.battery.file_kinds import kinds_of
-from pytest_dataloader_faults.faults.addresses import SCHEME, is_address
-from pytest_dataloader_faults.faults.globs import GlobMatcher, is_below
+from pytest_dataloader_faults.faults.globs import SCHEME, GlobMatcher, is_address, is_below
 from pytest_dataloader_faults.outcomes import FileCounts, Outcome, Reference
 from pytest_dataloader_faults.outcomes.fault_facts import unobserved_operations
 from pytest_dataloader_faults.outcomes.repeats import JudgedTrial

@@ -38,43 +38,36 @@ from pytest_dataloader_faults.exceptions import InvalidArgumentError
 from pytest_dataloader_faults.faults.base import KINDS as KINDS
 from pytest_dataloader_faults.faults.base import Fault
 from pytest_dataloader_faults.faults.base import Place as _Place
-from pytest_dataloader_faults.faults.kinds import (
+from pytest_dataloader_faults.faults.files import (
     ClosedDescriptor,
     CorruptedFile,
     HungRead,
     OpenError,
     ReadError,
     ShortRead,
+    ShortWrite,
     SlowRead,
     TruncatedFile,
+    WriteError,
 )
 
-# The order of these imports is that of KINDS.
+# Files come first in ``KINDS``.
 # isort: split
-from pytest_dataloader_faults.faults.writes import ShortWrite, WriteError
-
-# isort: split
-from pytest_dataloader_faults.faults.network import ConnectError, ConnectionClosed, ConnectionReset
-
-# isort: split
-from pytest_dataloader_faults.faults.workers import (
+from pytest_dataloader_faults.faults.connections import (
+    ConnectError,
+    ConnectionClosed,
+    ConnectionReset,
+    HttpError,
+)
+from pytest_dataloader_faults.faults.listings import ListingError, ListingOrder, StrayEntry
+from pytest_dataloader_faults.faults.resources import (
     DescriptorExhaustion,
+    LockError,
+    MemoryExhaustion,
     SharedMemoryExhaustion,
-    WorkerExited,
-    WorkerHung,
-    WorkerKilled,
+    ThreadExhaustion,
 )
-
-# isort: split
-from pytest_dataloader_faults.faults.http import HttpError
-from pytest_dataloader_faults.faults.listings import (
-    ListingError,
-    ListingOrder,
-    StrayEntry,
-)
-from pytest_dataloader_faults.faults.locks import LockError
-from pytest_dataloader_faults.faults.memory import MemoryExhaustion
-from pytest_dataloader_faults.faults.threads import ThreadExhaustion
+from pytest_dataloader_faults.faults.workers import WorkerExited, WorkerHung, WorkerKilled
 
 __all__ = (
     "ClosedDescriptor",

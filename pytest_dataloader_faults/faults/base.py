@@ -1,7 +1,7 @@
 """What all faults share: triggers, a rule for each argument by its name, and facts of each kind.
 
-What follows from a fault is defined here, as attributes of each kind instead of lists of kinds in
-the modules that it matters to. ``kind`` refuses a class that leaves one out.
+A fault describes what to inject, and where it can happen. What it does is in the engine, in which
+words errors report it in ``outcomes/error_text.py``, and what a search draws in ``strategies``.
 """
 
 from __future__ import annotations
@@ -9,22 +9,14 @@ from __future__ import annotations
 import errno as _errno
 import os
 import signal as _signal
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields
 from enum import Flag, IntEnum, auto
 from typing import Any, ClassVar, NamedTuple, TypeAlias, TypeGuard, TypeVar
 
 from pytest_dataloader_faults import _arguments as allow
 from pytest_dataloader_faults import exceptions
-from pytest_dataloader_faults.faults.addresses import (
-    ANSWER,
-    BY_ADDRESS,
-    CONNECTION_FAILED,
-    NO_DATA_YET,
-    is_address,
-    is_by_name,
-    list_connections,
-)
+from pytest_dataloader_faults.faults.globs import is_address, is_by_name
 
 Globs: TypeAlias = str | os.PathLike[str] | tuple[str | os.PathLike[str], ...]
 """As passed. A fault keeps each as a str, so that its repr is code and JSON."""
@@ -34,18 +26,16 @@ SIGNALS = frozenset(  # Not SIGINT: Python makes it an exception, which torch's 
     getattr(_signal, f"SIG{name}")
     for name in "KILL SEGV BUS ABRT FPE ILL TERM HUP QUIT TRAP SYS XCPU XFSZ".split()
 )
-_CONNECTIONS_UNSEEN = "the kernel handles connections"
-FEW = (1, 2, 3)
-"""Values of *times* that a search draws for faults that take time whenever they fire."""
-TIMES = (None, 1, 1, None, 1, 1, 2, 3)
-"""For others, permanent or transient: mostly once, which a second attempt survives."""
+_OF_FILES = (
+    "a glob of files; the faults of TCP connections are ConnectError, ConnectionReset,"
+    " ConnectionClosed, HttpError, SlowRead and HungRead"
+)
+_BY_ADDRESS = (
+    "the address of a TCP connection, such as 'tcp://127.0.0.1:*', because connect(2) gets no host"
+    " name such as localhost"
+)
 MAX_NAME = 255
 """Bytes in the name of a file, by the rules of Linux."""
-
-
-def errno_numbers(names: str) -> frozenset[int]:
-    """The errno numbers of *names*, as far as this system has them."""
-    return frozenset(getattr(_errno, name) for name in names.split() if hasattr(_errno, name))
 
 
 def _as_text(globs: object) -> object:
@@ -135,11 +125,8 @@ _RULES = {
 
 LISTING = "getdents64"
 """The call in which a missing file is left out of the listing of its folder, without an error."""
-_INCOMPLETE = (
-    r"\b(missing|incomplete|fewer|too few|differ)\b"
-    r"|expected \d+ \w|\d+ \w+,? .{0,12}\b(expected|but|instead of) "
-)
-"""Words for a folder that lacks files: a dataset that counts them does not know which."""
+ANSWER = "recv"
+"""How firings name the data from the peer of a connection."""
 
 
 class Place(Flag):
@@ -235,82 +222,11 @@ class Fault(allow.Checked):
     """The arguments that are globs, and where the operations are that each is about."""
     needs_worker: ClassVar[bool]
     """It cannot happen in the main process, as with ``num_workers=0``."""
-    in_words: ClassVar[str]
-    """What the dataset experiences, for a kind without an errno; {} is the file."""
     operation: ClassVar[str] = ""
     """What workers do to its files: see ``WorkerFacts.counts_of``."""
-    drawn: ClassVar[Mapping[str, tuple[Any, ...]]] = {}
-    """The values of each argument that a search draws, the simplest first."""
-    is_survivable: ClassVar[bool] = False
-    """A healthy dataset survives it, or fails from it cleanly, with any loader."""
-    is_swept: ClassVar[bool] = False
-    """A sweep injects it unless it is passed other faults."""
-    errnos: ClassVar[frozenset[int] | None] = None
-    """The errnos that the call can fail with, if the fault has a choice."""
 
     errno: int = 0
     """The errno with which the fault makes a system call fail; 0 if it does not."""
-
-    @property
-    def true_errnos(self) -> frozenset[int]:
-        """The errnos whose classes and words are true of the fault."""
-        return frozenset({self.errno} - {0})
-
-    def message_patterns(self, call: str) -> tuple[str, ...]:
-        """What a message contains if it names what the fault did in *call*, but not its errno.
-
-        Case does not matter.
-        """
-        if call == LISTING and self.hides_file:
-            return (_INCOMPLETE,)
-        if call != ANSWER:
-            return ()
-        # A client that has waited for long may close the connection.
-        waits = (NO_DATA_YET,) if Effect.DELAY in self.effects else ()
-        return (*waits, CONNECTION_FAILED)
-
-    def true_classes(self, call: str) -> tuple[type[OSError], ...]:
-        """Classes of errors that are true of what the fault did in *call*, whatever their errno.
-
-        A client may retry until its timeout expires.
-        """
-        return (ConnectionError, TimeoutError) if call == ANSWER else ()
-
-    @property
-    def unseen_in_fake_files(self) -> str:
-        """Why it cannot happen in a process with pyfakefs' files; "" if it can."""
-        return _CONNECTIONS_UNSEEN if self.places & (Place.CONNECT | Place.ANSWER) else ""
-
-    @property
-    def counted_as(self) -> str:
-        """The operations that it is about, as its arguments say: a name like ``operation``."""
-        return self.operation
-
-    def explain_unmatched(self, counts: Mapping[str, int]) -> str:  # noqa: ARG002  # for subclasses
-        """Why no operation matched it; "" if that has no reason of its own.
-
-        *counts*: how often workers did what it is ``counted_as``, by path.
-        """
-        return ""
-
-    def list_used(self, counts_of: Callable[[str], Mapping[str, int]]) -> str:
-        """What workers used of what it is about; "" if that is files.
-
-        *counts_of*: how often they did an operation, by path.
-        """
-        is_elsewhere = self.places & Place.OF_CONNECTIONS
-        return list_connections(counts_of("connections")) if is_elsewhere else ""
-
-    @property
-    def of_connections(self) -> str:
-        """The fault to take for a TCP connection, of a kind that has globs of files only."""
-        if Place.FETCH in self.happens_in:
-            return f"{type(self).__name__}(at=...)"
-        if self.happens_in & (Place.OPEN | Place.LISTING | Place.LOCK):
-            return "ConnectError"
-        is_of_content = self.happens_in & (Place.READ | Place.DESCRIPTOR)
-        is_bad_content = Effect.BAD_DATA in self.effects and is_of_content
-        return "ConnectionClosed" if is_bad_content else "ConnectionReset"
 
     @property
     def hides_file(self) -> bool:
@@ -356,11 +272,6 @@ class Fault(allow.Checked):
         for field in fields(self):  # type: ignore[arg-type]  # Every subclass is a dataclass.
             if isinstance(value := getattr(self, field.name), IntEnum):
                 object.__setattr__(self, field.name, int(value))
-        if self.errnos is not None:
-            names = " ".join(sorted(map(allow.errno_name, self.errnos)))
-            self._require(
-                "errno", self.errno in self.errnos, f"one that the call can return: {names}"
-            )
         self._refuse_connections()
         self._check_together()
 
@@ -377,10 +288,9 @@ class Fault(allow.Checked):
             return
         name = next(each for each in self.globs_of if getattr(self, each, None))
         if self.happens_in & Place.OF_CONNECTIONS:
-            self._require(name, not any(map(is_by_name, self.globs)), BY_ADDRESS)
+            self._require(name, not any(map(is_by_name, self.globs)), _BY_ADDRESS)
         else:
-            allowed = f"a glob of files; for TCP connections, use {self.of_connections}"
-            self._require(name, not any(map(is_address, self.globs)), allowed)
+            self._require(name, not any(map(is_address, self.globs)), _OF_FILES)
 
     def _check_together(self) -> None:
         """Refuse arguments that exclude each other."""
@@ -406,16 +316,9 @@ def kind(fault_kind: type[_Kind]) -> type[_Kind]:
     Raises:
         TypeError: It, or a base of it, does not state a fact.
     """
-    facts = ["happens_in", "effects", "needs_worker"]
-    if not fault_kind.errno:
-        facts.append("in_words")
+    facts = ("happens_in", "effects", "needs_worker")
     if missing := [name for name in facts if not hasattr(fault_kind, name)]:
         raise TypeError(f"{fault_kind.__name__} must state {', '.join(missing)}: see Fault")
-    for field in fields(fault_kind):  # type: ignore[arg-type]  # Each is a dataclass.
-        if field.name == "errno" and isinstance(field.default, int):
-            allowed = f"an errno such as errno.{_errno.errorcode[field.default]}"
-            rule = _RULES["errno"]._replace(allowed=allowed)
-            fault_kind._rules = {**fault_kind._rules, "errno": rule}
     KINDS[fault_kind.__name__] = fault_kind
     return fault_kind
 
@@ -441,20 +344,6 @@ class Triggered(InWorkers):
 
     every: int = 1
     probability: float = 1.0
-
-
-def operations_on(glob: str | None = None) -> tuple[str, ...]:
-    """What workers may do to paths, named as by ``Fault.operation``.
-
-    *glob*: only to what it matches. Whether they change a file, it does not say.
-    """
-    kinds = [each for each in KINDS.values() if each.operation and default_path(each)]
-    if glob is not None:
-        readers = (each for each in kinds if each.happens_in & Place.OF_READERS)
-        kinds = [
-            each for each in readers if is_address(str(default_path(each))) == is_address(glob)
-        ]
-    return tuple(dict.fromkeys(each.operation for each in kinds))
 
 
 def explain_invalid_fault(value: object) -> str:

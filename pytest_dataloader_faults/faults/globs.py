@@ -1,4 +1,4 @@
-"""Which paths a glob means. Pure.
+"""Which files and which connections a glob means. Pure.
 
 Left out unless a glob names their folder literally: the system's own files, installed packages, and
 code (its import or the printing of a traceback would otherwise be hit by ``"*"``).
@@ -10,7 +10,9 @@ cuda.shm.0.1.1). A fault in one would break the communication of processes inste
 from a disk. Data that was copied there for speed is in a folder, or its name ends as that of a file
 does.
 
-What has an address has that as its path. As for a system file, only an explicit glob matches it.
+The path of a TCP connection is the address of the peer: ``tcp://192.0.2.1:443`` or
+``tcp://[2001:db8::1]:443``. Like a system file, only an explicit glob matches it, one that starts
+with tcp://. The bracket after that is part of the address.
 """
 
 from __future__ import annotations
@@ -23,8 +25,8 @@ import sysconfig
 from collections.abc import Iterable
 from functools import lru_cache
 
-from pytest_dataloader_faults.faults.addresses import SCHEME, escape_bracket
-
+SCHEME = "tcp://"
+"""The start of the path of a TCP connection."""
 _SYSTEM = (
     SCHEME,
     *("/proc/", "/sys/", "/dev/", "/memfd:", "/etc/", "/lib/", "/lib32/", "/lib64/"),
@@ -86,11 +88,53 @@ def is_excluded(path: str) -> bool:
     return _is_system_path(path) or in_package or _is_code(path)
 
 
+def is_address(path: str) -> bool:
+    """Whether *path* is the address of a connection, or a glob for some."""
+    return path.startswith(SCHEME)
+
+
+def connection_path(host: str, port: int | str) -> str:
+    """The path of a connection to that address."""
+    return f"{SCHEME}{f'[{host}]' if ':' in host else host}:{port}"
+
+
+def host_of(path: str) -> str:
+    """The address in the *path* of a connection, without the port."""
+    return path.removeprefix(SCHEME).rpartition(":")[0]
+
+
+def is_by_name(glob: str) -> bool:
+    """Whether *glob* names the host of connections, whose paths have its address.
+
+    No address has a letter beyond f.
+    """
+    return is_address(glob) and re.search("[g-zG-Z]", glob.removeprefix(SCHEME)) is not None
+
+
+def has_address(text: str, path: str) -> bool:
+    """Whether *text* has the address and the port of the connection *path*, if it is one.
+
+    For example, as in ``host='192.0.2.1', port=443``.
+    """
+    if not is_address(path):
+        return False
+    host, _, port = path.removeprefix(SCHEME).rpartition(":")
+    words = rf"(?<![\w.:]){re.escape(host.strip('[]'))}\W{{1,4}}(port\W{{1,2}})?{port}\b"
+    return re.search(words, text) is not None
+
+
+def _escape_bracket(glob: str) -> str:
+    """*glob* without the meaning that the bracket of an IPv6 address has in one."""
+    address = f"{SCHEME}["
+    is_bare = glob.startswith(address) and not glob.startswith(f"{address}[]")
+    return glob.replace(address, f"{address}[]", 1) if is_bare else glob
+
+
 class GlobMatcher:
     """The files that some globs mean."""
 
     def __init__(self, globs: tuple[str, ...]) -> None:
-        patterns = (fnmatch.translate(escape_bracket(glob)) for glob in globs)
+        patterns = (fnmatch.translate(_escape_bracket(glob)) for glob in globs)
         self._match = re.compile("|".join(patterns) or r"(?!)").match
         prefixes = (_WILD.split(glob, maxsplit=1)[0] for glob in globs)
         self._literal_prefixes = tuple(

@@ -4,32 +4,18 @@ from __future__ import annotations
 
 import errno as _errno
 import os
-from collections.abc import Mapping
 from dataclasses import KW_ONLY, dataclass
 from typing import ClassVar
 
-from pytest_dataloader_faults.exceptions import _printable
 from pytest_dataloader_faults.faults.base import (
     MAX_NAME,
-    TIMES,
     Effect,
     FileFault,
     InWorkers,
     Place,
     Triggered,
-    errno_numbers,
     kind,
 )
-from pytest_dataloader_faults.faults.globs import GlobMatcher
-
-# What getdents(2) documents, and what network and FUSE file systems add: a server that left, a
-# stale handle, an expired key.
-LISTING_ERRNOS = errno_numbers(
-    "EACCES EAGAIN EBADF EBADMSG ECONNREFUSED ECONNRESET EHOSTDOWN EHOSTUNREACH EINTR EINVAL EIO"
-    " EKEYEXPIRED ENETUNREACH ENODEV ENOENT ENOMEM ENOTCONN ENOTDIR ENXIO EPERM EREMOTEIO ESHUTDOWN"
-    " ESTALE ETIMEDOUT EUCLEAN"
-)
-_UNSEEN = "Python lists folders in C code"
 
 
 @kind
@@ -47,10 +33,7 @@ class ListingOrder(InWorkers, FileFault):
     happens_in: ClassVar = Place.LISTING
     effects: ClassVar = Effect.ORDER
     needs_worker: ClassVar = False
-    unseen_in_fake_files: ClassVar = _UNSEEN
-    in_words: ClassVar = "{} was listed in another order"
     operation: ClassVar = "listings"
-    drawn: ClassVar = {"order": ("reversed", "random")}
     order: str = "reversed"
     _: KW_ONLY
     seed: int = 0
@@ -68,10 +51,7 @@ class ListingError(Triggered, FileFault):
     happens_in: ClassVar = Place.LISTING
     effects: ClassVar = Effect.ERROR
     needs_worker: ClassVar = False
-    unseen_in_fake_files: ClassVar = _UNSEEN
-    errnos: ClassVar = LISTING_ERRNOS
     operation: ClassVar = "listings"
-    drawn: ClassVar = {"errno": (_errno.EIO, _errno.ESTALE), "times": TIMES}
     errno: int = _errno.EIO
     nth: int = 1
     times: int | None = None
@@ -95,24 +75,8 @@ class StrayEntry(InWorkers, FileFault):
     effects: ClassVar = Effect.BAD_DATA
     is_at_rest: ClassVar = True
     needs_worker: ClassVar = False
-    unseen_in_fake_files: ClassVar = _UNSEEN
-    in_words: ClassVar = "{} was added to its folder"
     operation: ClassVar = "listings"
-    drawn: ClassVar = {"name": (".DS_Store", "*.part")}
     name: str = ".DS_Store"
-
-    @property
-    def true_errnos(self) -> frozenset[int]:
-        """Those of a path that goes through the file, or to a partner that it does not have."""
-        return frozenset({_errno.ENOTDIR, _errno.ENOENT})
-
-    def explain_unmatched(self, counts: Mapping[str, int]) -> str:
-        """Why no folder could get another entry."""
-        folders = [*filter(GlobMatcher(self.globs), counts)]
-        if not folders:
-            return "no worker listed a matching folder"
-        text = f"{_printable(min(folders))} already contains such an entry"
-        return f"{text}, or no file to copy" if self.is_copy else text
 
     @property
     def is_copy(self) -> bool:

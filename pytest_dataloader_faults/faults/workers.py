@@ -1,74 +1,13 @@
-"""Faults of workers, and of what they share.
-
-``Fault`` documents the attributes of each kind.
-"""
+"""Faults of workers: one dies, exits or hangs. ``Fault`` documents the attributes."""
 
 from __future__ import annotations
 
-import errno as _errno
 import signal as _signal
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
 from pytest_dataloader_faults import _arguments as allow
-from pytest_dataloader_faults.faults.base import (
-    FEW,
-    Effect,
-    Fault,
-    Globs,
-    InWorkers,
-    Place,
-    Triggered,
-    is_globs,
-    kind,
-)
-from pytest_dataloader_faults.faults.writes import (
-    NOT_WRITTEN,
-    NOTHING_WRITTEN,
-)
-
-_DEADLY = "KILL SEGV BUS TERM ABRT"
-
-
-@kind
-@dataclass(frozen=True, slots=True, repr=False)
-class DescriptorExhaustion(InWorkers):
-    """Workers run out of file descriptors (EMFILE): only ``headroom`` more can be opened.
-
-    The limit is real: RLIMIT_NOFILE is lowered. See getrlimit(2).
-
-    It holds from the worker's first fetch on: open(2), dup(2), shm_open(3) and all other calls that
-    need a descriptor fail with EMFILE.
-    """
-
-    happens_in: ClassVar = Place.ALLOCATION | Place.FETCH
-    effects: ClassVar = Effect.ERROR | Effect.SCARCITY
-    needs_worker: ClassVar = True
-    operation: ClassVar = "opens"
-    is_survivable: ClassVar = True
-    errno = _errno.EMFILE
-    headroom: int = 0
-
-
-@kind
-@dataclass(frozen=True, slots=True, repr=False)
-class SharedMemoryExhaustion(Triggered):
-    """Shared memory (/dev/shm) is full when a worker sends a batch (ENOSPC).
-
-    fallocate(2) for the tensors of the batch fails with ENOSPC.
-
-    torch 2.10 and newer reserve the space of each shared tensor with that call.
-    """
-
-    happens_in: ClassVar = Place.RESERVATION
-    effects: ClassVar = Effect.ERROR | Effect.SCARCITY
-    needs_worker: ClassVar = True
-    unseen_in_fake_files: ClassVar = "torch reserves shared memory in C++"
-    drawn: ClassVar = {"times": (None, *FEW)}
-    errno = _errno.ENOSPC
-    nth: int = 1
-    times: int | None = None
+from pytest_dataloader_faults.faults.base import Effect, Fault, Globs, Place, is_globs, kind
 
 
 class InOneWorker(Fault):
@@ -106,11 +45,6 @@ class WorkerKilled(InOneWorker):
     # A worker that dies sending holds the queue's lock, for which the others wait.
     effects: ClassVar = Effect.DEATH | Effect.DELAY
     globs_of: ClassVar = {"reading": Place.READ, "writing": Place.WRITE}
-    in_words: ClassVar = "a worker was killed"
-    drawn: ClassVar = {
-        "signal": tuple(int(getattr(_signal, f"SIG{name}")) for name in _DEADLY.split())
-    }
-    is_survivable: ClassVar = True
     _rules: ClassVar = {
         **InOneWorker._rules,
         "reading": allow.optional(is_globs, "a glob such as '*.jpg', a tuple of globs, or None"),
@@ -123,24 +57,6 @@ class WorkerKilled(InOneWorker):
     reading: Globs | None = None
     writing: Globs | None = None
     sending: bool = False
-
-    @property
-    def counted_as(self) -> str:
-        """What it interrupts, as far as that is counted."""
-        return "writes" if self.writing else ""
-
-    def explain_unmatched(self, counts: Mapping[str, int]) -> str:
-        """Without a write, it has no time to die in one."""
-        return NOTHING_WRITTEN if self.writing and not counts else ""
-
-    @property
-    def unseen_in_fake_files(self) -> str:
-        """Why it cannot happen to a file of pyfakefs."""
-        return "no read or write of it takes any time" if self.reading or self.writing else ""
-
-    def message_patterns(self, _call: str) -> tuple[str, ...]:
-        """What a message contains if it says that a file is incomplete."""
-        return (NOT_WRITTEN,) if self.writing else ()
 
     def _check_together(self) -> None:
         InOneWorker._check_together(self)
@@ -165,9 +81,6 @@ class WorkerExited(InOneWorker):
     """
 
     effects: ClassVar = Effect.DEATH
-    in_words: ClassVar = "a worker exited"
-    drawn: ClassVar = {"code": (1, 2, 255)}  # Of 0, torch notices only after 5 s.
-    is_survivable: ClassVar = True
     code: int = 0
     at: int = 1
     worker: int | None = 0
@@ -183,7 +96,6 @@ class WorkerHung(InOneWorker):
     """
 
     effects: ClassVar = Effect.DELAY
-    in_words: ClassVar = "a worker hung"
     at: int = 1
     worker: int | None = 0
     sample: int | None = None

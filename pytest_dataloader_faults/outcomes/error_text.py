@@ -18,12 +18,14 @@ import errno
 import os
 import re
 import signal
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
-from pytest_dataloader_faults.faults import Fault
-from pytest_dataloader_faults.faults.addresses import has_address
-from pytest_dataloader_faults.faults.base import LISTING, Effect
+from pytest_dataloader_faults import faults
+from pytest_dataloader_faults.faults import Fault, HttpError
+from pytest_dataloader_faults.faults.base import ANSWER, LISTING, Effect
+from pytest_dataloader_faults.faults.connections import PHRASES, NetworkFault
+from pytest_dataloader_faults.faults.globs import has_address
 from pytest_dataloader_faults.outcomes.chains import chained_lines, head_of_last, related_lines
 from pytest_dataloader_faults.outcomes.libraries import LIBRARIES
 
@@ -70,6 +72,65 @@ _TRUE_OF_MORE = {
     PermissionError: _CLAIMS[1][1],
 }
 """Errnos that a class correctly describes although Python uses another class for them."""
+_OF_STATUS = {
+    401: {errno.EACCES},
+    403: {errno.EACCES},
+    404: {errno.ENOENT},
+    407: {errno.EACCES},
+    408: {errno.ETIMEDOUT},
+    410: {errno.ENOENT},
+    504: {errno.ETIMEDOUT},
+}
+"""By HTTP status: the errnos by which clients translate it into an OSError."""
+_HAPPENED: dict[type[Fault], str] = {
+    faults.ShortRead: "a read of {} returned fewer bytes than requested",
+    faults.ShortWrite: "a write of {} accepted fewer bytes than it was passed",
+    faults.TruncatedFile: "the content of {} is damaged (it is truncated)",
+    faults.CorruptedFile: "the content of {} is damaged (some bytes differ)",
+    faults.SlowRead: "a read of {} took long",
+    faults.HungRead: "a read of {} did not return",
+    faults.ConnectionClosed: "the connection to {} was closed early",
+    faults.ListingOrder: "{} was listed in another order",
+    faults.StrayEntry: "{} was added to its folder",
+    faults.WorkerKilled: "a worker was killed",
+    faults.WorkerExited: "a worker exited",
+    faults.WorkerHung: "a worker hung",
+}
+"""What the dataset experiences, for faults without an errno; {} is the file."""
+_NOT_WRITTEN = (
+    r"requested and \d+ written"  # That is all that ndarray.tofile() says.
+    r"|(disk|device|drive|quota).{0,20}\b(full|exceeded)"
+    r"|(fail|error|unable|could not|can(not|'t)|while).{0,30}\b(writ(e|ing|ten)|sav(e|ing))\b"
+    r"|writ(e|ing) (failed|error)|short write|not (fully|completely) written|no space"
+)
+_WORDS: dict[type[Fault], str] = {
+    faults.WriteError: _NOT_WRITTEN,
+    faults.ShortWrite: _NOT_WRITTEN,
+    faults.LockError: r"\block(s|ed|ing)?\b|acquir",
+    faults.MemoryExhaustion: (
+        r"\bMemoryError\b|bad_alloc|out of memory|(insufficient|not enough|no) memory"
+        r"|(fail|unable|can'?t|cannot|could not|couldn't).{0,40}\balloc|alloc.{0,40}\bfail"
+    ),
+    faults.ThreadExhaustion: (
+        r"(can(not|'t)|could not|unable|fail\w*).{0,40}\b(start|creat|spawn|fork|launch)\w*"
+        r"|\b(thread|process|fork)\w* (creation )?fail|(thread|process)\w* limit"
+        # Python's, for a ThreadPool of which not all threads start.
+        r"|'DummyProcess' object has no attribute 'terminate'"
+    ),
+}
+"""Words that name what a fault did, but not its errno. Case does not matter."""
+_INCOMPLETE = (
+    r"\b(missing|incomplete|fewer|too few|differ)\b"
+    r"|expected \d+ \w|\d+ \w+,? .{0,12}\b(expected|but|instead of) "
+)
+"""Words for a folder that lacks files: a dataset that counts them does not know which."""
+_CONNECTION_FAILED = (
+    r"\bconnect(ion|ed)?\b.{0,60}(abort|refus|reset|clos|broke|fail|lost|error|unreachable)"
+    r"|(clos|lost|reset|fail|cannot|could not|unable|max retries).{0,80}\bconnect(ion)?\b"
+    r"|Incomplete ?Read|Disconnected|Connection\w*Error|not completed|URLError|unreachable"
+)
+_NO_DATA_YET = "(?-i:BlockingIOError|temporarily unavailable|EAGAIN|EWOULDBLOCK)"
+"""recv(2) fails with EAGAIN when SO_RCVTIMEO expires."""
 _OF_SYSTEM = re.compile(r"[\w.]+: \[Errno (\d+)\] ")
 _SAY_NOTHING = re.compile(
     rf"{_NOT_FOUND.pattern}|^IndexError: .*out of (bounds|range).*", re.IGNORECASE | re.MULTILINE
@@ -85,6 +146,22 @@ _OF_MACHINE = re.compile(
     re.IGNORECASE,
 )
 """Words for what a busy or full machine does to a sound dataset."""
+
+
+def describe_fault(fault: Fault) -> str:
+    """What the dataset experiences by *fault*, which has no errno; {} is the file."""
+    if isinstance(fault, HttpError):
+        return f"{{}} answered with HTTP status {fault.reason}"
+    return _HAPPENED[type(fault)]
+
+
+def true_errnos(fault: Fault) -> frozenset[int]:
+    """The errnos whose classes and words are true of *fault*."""
+    if isinstance(fault, HttpError):
+        return frozenset(_OF_STATUS.get(fault.status, ()))
+    if isinstance(fault, faults.StrayEntry):  # A path through it, or to a partner that it lacks.
+        return frozenset({errno.ENOTDIR, errno.ENOENT})
+    return frozenset({fault.errno} - {0})
 
 
 def blames_machine(text: str) -> bool:
@@ -114,7 +191,7 @@ def find_other_cause(text: str, occurrences: Iterable[Occurrence]) -> str:
     """The words of *text* for a cause that none of the *occurrences* has; empty if none."""
     occurrences = list(occurrences)
     lines = chained_lines(text)
-    happened = frozenset[int]().union(*(each.fault.true_errnos for each in occurrences))
+    happened = frozenset[int]().union(*(true_errnos(each.fault) for each in occurrences))
     matches = (words.search(lines) for words, right in _CLAIMS if not right & happened)
     return next((each[0] for each in matches if each), "") or false_class(text, occurrences)
 
@@ -146,9 +223,13 @@ def _is_true(kind: type[OSError], fault: Fault, call: str) -> bool:
         return True
     if Effect.DELAY in fault.effects and kind in (TimeoutError, BlockingIOError):
         return True
-    if issubclass(kind, fault.true_classes(call)):
-        return True
-    return any(_is_class_of(kind, number) for number in fault.true_errnos)
+    if _is_of_connection(fault, call) and issubclass(kind, (ConnectionError, TimeoutError)):
+        return True  # A client may retry until its timeout expires.
+    return any(_is_class_of(kind, number) for number in true_errnos(fault))
+
+
+def _is_of_connection(fault: Fault, call: str) -> bool:
+    return call == ANSWER or isinstance(fault, NetworkFault)
 
 
 def _explains_kind(lines: str, fault: Fault, call: str) -> bool:
@@ -169,18 +250,36 @@ def _mentions_content(lines: str, fault: Fault) -> bool:
 
 
 def _words_for(fault: Fault, call: str) -> Iterable[re.Pattern[str]]:
-    yield from (words for words, right in _CLAIMS if fault.true_errnos & right)
-    if fault.true_errnos & _TRUE_OF_MORE[FileNotFoundError]:
+    numbers = true_errnos(fault)
+    yield from (words for words, right in _CLAIMS if numbers & right)
+    if numbers & _TRUE_OF_MORE[FileNotFoundError]:
         yield _CLASS_OF_LIBRARY
     if Effect.DEATH in fault.effects:
         yield _DEATH
     if Effect.DELAY in fault.effects:
         yield _TIMED_OUT
-    yield from (re.compile(each, re.IGNORECASE) for each in fault.message_patterns(call))
+    yield from (re.compile(each, re.IGNORECASE) for each in _patterns_for(fault, call))
     # An unreadable mapping ends the worker with SIGBUS. The dataset has no influence on torch's
     # error about a death, so torch's words are enough.
     if call == "mmap":
         yield from (_SIGBUS, _DEATH)
+
+
+def _patterns_for(fault: Fault, call: str) -> Iterator[str]:
+    """What a message contains if it names what *fault* did in *call*, but not its errno."""
+    if type(fault) in _WORDS:
+        yield _WORDS[type(fault)]
+    elif isinstance(fault, faults.WorkerKilled) and fault.writing:
+        yield _NOT_WRITTEN
+    elif isinstance(fault, HttpError):
+        phrase = PHRASES.get(fault.status)
+        yield rf"\b{fault.status}\b" + (f"|{re.escape(phrase)}" if phrase else "")
+    elif call == LISTING and fault.hides_file:
+        yield _INCOMPLETE
+    elif _is_of_connection(fault, call):
+        yield _CONNECTION_FAILED
+        if Effect.DELAY in fault.effects:  # A client that has waited for long may close it.
+            yield _NO_DATA_YET
 
 
 def ends_in_torch_error(fault: Fault) -> bool:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import functools
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 
 from pytest_dataloader_faults import faults as vocabulary
-from pytest_dataloader_faults.faults import Fault, has_files
+from pytest_dataloader_faults.faults import Fault, has_connections
+from pytest_dataloader_faults.faults.files import ShortCall
 from pytest_dataloader_faults.faults.globs import GlobMatcher, is_absolute
 from pytest_dataloader_faults.outcomes.error_text import Occurrence, explains_fault
 from pytest_dataloader_faults.outcomes.text import pluralize, printable, shown_fault
@@ -84,10 +84,11 @@ def _reasons(fault: FaultFacts, workers: Sequence[WorkerFacts]) -> Iterator[str]
             yield f"Batches fetched: {fetched}"
         if hidden := unobserved_operations(workers):
             yield f"Not visible to the engine: {hidden}"
-    used = "" if fault.matched else fault.fault.list_used(functools.partial(_sum_counts, workers))
-    if used:
-        yield used
-    elif not fault.matched and (has_files(fault.fault) or fault.fault.globs):
+    if fault.matched:
+        return
+    if has_connections(fault.fault):
+        yield _list_connections(workers)
+    elif fault.fault.globs:
         yield _list_files(workers)
 
 
@@ -152,7 +153,34 @@ def explain_wrong_globs(fault: Fault, paths: Iterable[str]) -> str:
 
 
 def _hint_of_kind(fault: Fault, workers: Sequence[WorkerFacts]) -> str:
-    return fault.explain_unmatched(_sum_counts(workers, fault.counted_as))
+    is_of_writes = isinstance(fault, vocabulary.WorkerKilled) and fault.writing
+    counts = _sum_counts(workers, "writes" if is_of_writes else fault.operation)
+    hint = ""
+    match fault:
+        case ShortCall(max_bytes=limit):
+            most = f"max_bytes={limit}" if isinstance(limit, int) else "one byte"
+            hint = f"it needs a {fault.call} of more than {most}"
+        case vocabulary.StrayEntry():
+            hint = _explain_no_entry(fault, counts)
+        case vocabulary.ThreadExhaustion():
+            hint = "no targeted worker started a thread or a process while it made a batch"
+        case vocabulary.MemoryExhaustion(sample=sample, min_bytes=size):
+            whose = "a sample" if sample is None else f"sample {sample}"
+            hint = f"no allocation of a worker for {whose} reached min_bytes={size}"
+        case vocabulary.LockError() if not counts:
+            hint = "no worker locked a file"
+        case _ if not counts and (is_of_writes or isinstance(fault, vocabulary.WriteError)):
+            hint = "no worker wrote to a data file"
+    return hint
+
+
+def _explain_no_entry(fault: vocabulary.StrayEntry, listings: Iterable[str]) -> str:
+    """Why no folder could get another entry."""
+    folders = [*filter(GlobMatcher(fault.globs), listings)]
+    if not folders:
+        return "no worker listed a matching folder"
+    text = f"{printable(min(folders))} already contains such an entry"
+    return f"{text}, or no file to copy" if fault.is_copy else text
 
 
 def _hint_constructor(fault: Fault, workers: Sequence[WorkerFacts]) -> str:
@@ -176,6 +204,17 @@ _HINTS: tuple[Callable[[Fault, Sequence[WorkerFacts]], str], ...] = (
 def _sum_counts(workers: Sequence[WorkerFacts], operation: str) -> Counter[str]:
     """How often *workers* did *operation*, by path."""
     return sum((Counter(each.counts_of(operation)) for each in workers), Counter[str]())
+
+
+def _list_connections(workers: Sequence[WorkerFacts]) -> str:
+    counts = sorted(_sum_counts(workers, "connections").items())
+    text = ", ".join(f"{path} ({count})" for path, count in counts[:_MAX_FILES])
+    if text:
+        return f"Connections opened: {text}"
+    return (
+        "No worker opened a TCP connection. Connections from before the workers started are not"
+        " visible"
+    )
 
 
 def _list_files(workers: Sequence[WorkerFacts]) -> str:

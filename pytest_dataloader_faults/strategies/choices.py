@@ -31,12 +31,14 @@ from pytest_dataloader_faults.battery.targets import path_of, portable_globs
 from pytest_dataloader_faults.battery.workload import Workload
 from pytest_dataloader_faults.exceptions import InvalidArgumentError
 from pytest_dataloader_faults.faults import (
+    KINDS,
     ClosedDescriptor,
     Fault,
     OpenError,
     ReadError,
 )
-from pytest_dataloader_faults.faults.base import operations_on
+from pytest_dataloader_faults.faults.base import Place, default_path
+from pytest_dataloader_faults.faults.globs import is_address
 
 
 def require(rule: ArgumentRule, **arguments: Any) -> None:
@@ -63,6 +65,20 @@ def combinations(**domains: tuple[Hashable, ...]) -> st.SearchStrategy[dict[str,
         for positions in simplest_first
     ]
     return st.sampled_from(choices)
+
+
+def operations_on(glob: str | None = None) -> tuple[str, ...]:
+    """What workers may do to paths, named as by ``Fault.operation``.
+
+    *glob*: only to what it matches. Whether they change a file, it does not say.
+    """
+    kinds = [each for each in KINDS.values() if each.operation and default_path(each)]
+    if glob is not None:
+        readers = (each for each in kinds if each.happens_in & Place.OF_READERS)
+        kinds = [
+            each for each in readers if is_address(str(default_path(each))) == is_address(glob)
+        ]
+    return tuple(dict.fromkeys(each.operation for each in kinds))
 
 
 Path: TypeAlias = str | tuple[str, ...]

@@ -1,15 +1,12 @@
 """Each fault, by each operation that it is about: it fires there, and at no other place or time."""
 
 import contextlib
-from errno import EINTR
+from errno import EINTR, ENOSYS, errorcode
 
 import pytest
 
 from pytest_dataloader_faults.fake_files import FakeDatasetFs
-from pytest_dataloader_faults.faults import OpenError, ReadError, WriteError
-from pytest_dataloader_faults.faults.kinds import OPEN_ERRNOS, READ_ERRNOS
-from pytest_dataloader_faults.faults.locks import LOCK_ERRNOS, LockError
-from pytest_dataloader_faults.faults.writes import WRITE_ERRNOS
+from pytest_dataloader_faults.faults import LockError, OpenError, ReadError, WriteError
 from support.attempts import NEVER, met_errnos
 from support.contracts import AFTER, BARE, FAMILIES, observe
 from support.contracts.locks import AT_ONCE
@@ -112,16 +109,14 @@ def test_every_way_reads_the_same_damage(cell):
         assert len({each.gave["hit"] for each in observations.values()}) == 1
 
 
+EVERY = frozenset(errorcode)
 ERRNOS = [
-    *((OpenError, OPEN_ERRNOS, WAYS[way]) for way in ("read", "O_CREAT")),
-    (
-        OpenError,
-        OPEN_ERRNOS - {EINTR},
-        WAYS["openat2"],
-    ),  # Called by its number: EINTR is not repeated.
-    *((ReadError, READ_ERRNOS, WAYS[way]) for way in ("read", "pread", "readv", "preadv")),
-    (WriteError, WRITE_ERRNOS, WRITING["write"]),
-    (LockError, LOCK_ERRNOS, AT_ONCE["F_SETLK"]),
+    *((OpenError, EVERY, WAYS[way]) for way in ("read", "O_CREAT")),
+    (OpenError, EVERY - {EINTR}, WAYS["openat2"]),  # By its number: EINTR is not repeated.
+    *((ReadError, EVERY, WAYS[way]) for way in ("read", "pread", "readv")),
+    (ReadError, EVERY - {ENOSYS}, WAYS["preadv"]),  # The C library then calls pread(2).
+    (WriteError, EVERY, WRITING["write"]),
+    (LockError, EVERY, AT_ONCE["F_SETLK"]),
 ]
 
 

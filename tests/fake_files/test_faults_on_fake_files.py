@@ -132,17 +132,17 @@ def test_a_fake_file_cannot_be_mapped_and_the_error_says_so(files, fault):
 
 
 @pytest.mark.parametrize(
-    ("fault", "reason"),
+    "fault",
     [
-        (ClosedDescriptor("*", sample=1), "closed as it is opened, by nth="),
-        (SharedMemoryExhaustion(), "torch reserves shared memory"),
-        (ConnectError(), "the kernel handles connections"),
-        (WorkerKilled(reading="*"), "no read or write of it takes any time"),
+        ClosedDescriptor("*", sample=1),
+        SharedMemoryExhaustion(),
+        ConnectError(),
+        WorkerKilled(reading="*"),
     ],
     ids=str,
 )
-def test_what_cannot_reach_a_fake_file_is_refused(fake_dataset_fs, fault, reason):
-    message = f"cannot happen while pyfakefs replaces the files: .*{reason}"
+def test_what_cannot_reach_a_fake_file_is_refused(fake_dataset_fs, fault):
+    message = "cannot happen while pyfakefs replaces the files: no system call shows it"
     with pytest.raises(InvalidArgumentError, match=message), inject(fault):
         pass
 

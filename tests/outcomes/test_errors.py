@@ -27,6 +27,7 @@ from pytest_dataloader_faults.outcomes import (
     WorkerDeath,
     WorkerFacts,
 )
+from pytest_dataloader_faults.outcomes.error_text import describe_fault
 from pytest_dataloader_faults.outcomes.fault_facts import explain_unfired
 from pytest_dataloader_faults.outcomes.judge.causes import likely_cause
 from pytest_dataloader_faults.outcomes.judge.errors import find_unclear_error
@@ -198,7 +199,7 @@ def test_one_of_several_files_is_not_named():
     finding = find_unclear_error(outcome, Contract())
 
     assert finding is not None
-    assert TruncatedFile.in_words.format("a file") in finding.sentence
+    assert describe_fault(TruncatedFile()).format("a file") in finding.sentence
 
 
 @rows(("pid", "says"), [(4711, "The reader ignored"), (9, "call subprocess.run(..., check=True)")])
@@ -289,8 +290,8 @@ def test_texts_of_unclear_errors(golden):
         "SQLite, another error": _sentence(ReadError(), text=_FRAMES.format("row = execute()")),
     }
     for name, kind in KINDS.items():
-        words = str(getattr(kind, "in_words", "")).format("a.rec")
-        texts[name] = texts[name].replace(words or name, "{in_words}")
+        words = name if kind.errno else describe_fault(kind()).format("a.rec")
+        texts[name] = texts[name].replace(words, "{in_words}")
     for fault, code in ((TRUNCATED, BUS), (EIO, -signal.SIGKILL), (EIO, 3)):
         outcome = _outcome(fault, "openat", code, SHADOWS[0])
         texts[f"death {code}"] = judge_trial(outcome, map_reference()).sentence

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import itertools
 import re
 import string
@@ -11,14 +12,9 @@ from typing import Any
 from hypothesis import strategies as st
 
 from pytest_dataloader_faults import Contract, Outcome, faults
-from pytest_dataloader_faults.faults.addresses import is_address
 from pytest_dataloader_faults.faults.base import SIGNALS as SIGNALS_OF_WORKERS
-from pytest_dataloader_faults.faults.kinds import OPEN_ERRNOS, READ_ERRNOS
-from pytest_dataloader_faults.faults.listings import LISTING_ERRNOS
-from pytest_dataloader_faults.faults.locks import LOCK_ERRNOS
-from pytest_dataloader_faults.faults.memory import MIN_ALLOCATION
-from pytest_dataloader_faults.faults.network import CONNECT_ERRNOS
-from pytest_dataloader_faults.faults.writes import WRITE_ERRNOS
+from pytest_dataloader_faults.faults.globs import is_address
+from pytest_dataloader_faults.faults.resources import MIN_ALLOCATION
 from pytest_dataloader_faults.outcomes import (
     Absence,
     Batch,
@@ -60,13 +56,14 @@ ADDRESSES = st.text(st.characters(exclude_characters=_OF_NAMES), min_size=1, max
 )
 KEPT = st.integers(0, 2**40) | st.floats(0, 1, exclude_max=True)
 SIGNALS = st.sampled_from(sorted(SIGNALS_OF_WORKERS))
+ERRNOS = st.sampled_from(sorted(errno.errorcode))
 AT = {"at": COUNTS, "worker": st.none() | st.integers(0, 99)}
 
 ARGUMENTS: dict[type[faults.Fault], dict[str, st.SearchStrategy[Any]]] = {
-    faults.OpenError: {"path": PATHS, "errno": st.sampled_from(sorted(OPEN_ERRNOS)), **TRIGGERS},
+    faults.OpenError: {"path": PATHS, "errno": ERRNOS, **TRIGGERS},
     faults.ReadError: {
         "path": PATHS,
-        "errno": st.sampled_from(sorted(READ_ERRNOS)),
+        "errno": ERRNOS,
         "offset": st.none() | st.integers(0, 2**40),
         **TRIGGERS,
     },
@@ -79,19 +76,19 @@ ARGUMENTS: dict[type[faults.Fault], dict[str, st.SearchStrategy[Any]]] = {
         "workers": WORKERS,
     },
     faults.ClosedDescriptor: {"path": PATHS, **TRIGGERS},
-    faults.WriteError: {"path": PATHS, "errno": st.sampled_from(sorted(WRITE_ERRNOS)), **TRIGGERS},
+    faults.WriteError: {"path": PATHS, "errno": ERRNOS, **TRIGGERS},
     faults.ShortWrite: {"path": PATHS, "max_bytes": COUNTS, **TRIGGERS},
     faults.SlowRead: {"path": PATHS | ADDRESSES, "seconds": st.floats(0.001, 100), **TRIGGERS},
     faults.HungRead: {"path": PATHS | ADDRESSES, "nth": COUNTS, "workers": WORKERS},
     faults.LockError: {
         "path": PATHS,
-        "errno": st.sampled_from(sorted(LOCK_ERRNOS)),
+        "errno": ERRNOS,
         "seconds": st.none() | st.floats(0.001, 100),
         **TRIGGERS,
     },
     faults.ConnectError: {
         "path": ADDRESSES,
-        "errno": st.sampled_from(sorted(CONNECT_ERRNOS)),
+        "errno": ERRNOS,
         **TRIGGERS,
     },
     faults.ConnectionReset: {"path": ADDRESSES, "after": st.integers(0, 2**40), **TRIGGERS},
@@ -116,7 +113,7 @@ ARGUMENTS: dict[type[faults.Fault], dict[str, st.SearchStrategy[Any]]] = {
     },
     faults.ListingError: {
         "path": PATHS,
-        "errno": st.sampled_from(sorted(LISTING_ERRNOS)),
+        "errno": ERRNOS,
         **TRIGGERS,
     },
     faults.StrayEntry: {

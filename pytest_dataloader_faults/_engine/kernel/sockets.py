@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 from pytest_dataloader_faults._engine.kernel.caller import Syscall, duplicate, to_signed
 from pytest_dataloader_faults._engine.kernel.linux import NAMES, read_memory
 from pytest_dataloader_faults._engine.system import proc
-from pytest_dataloader_faults.faults.addresses import connection_path
+from pytest_dataloader_faults.faults.globs import connection_path
 
 _ADDRESS = struct.Struct("!2xH4s")
 """struct sockaddr_in, without its family, which is in the machine's order of bytes."""

@@ -29,7 +29,7 @@ from pytest_dataloader_faults.battery.targets import path_of
 from pytest_dataloader_faults.battery.workload import NotApplicable, Workload
 from pytest_dataloader_faults.faults import Fault, LockError
 from pytest_dataloader_faults.faults.globs import GlobMatcher
-from pytest_dataloader_faults.faults.locks import WRITE_LOCKS
+from pytest_dataloader_faults.faults.resources import WRITE_LOCKS
 from pytest_dataloader_faults.outcomes import Contract, Finding, Outcome, Verdict, WorkerFacts
 from pytest_dataloader_faults.outcomes.contract import Cause
 from pytest_dataloader_faults.outcomes.records import TrialFacts

@@ -32,17 +32,18 @@ from dataclasses import replace
 
 from pytest_dataloader_faults import faults
 from pytest_dataloader_faults.exceptions import UnusableDatasetError
-from pytest_dataloader_faults.faults.addresses import FILE_PATH, identifier_of
 from pytest_dataloader_faults.faults.base import Effect, FiringKind
-from pytest_dataloader_faults.faults.globs import is_excluded
+from pytest_dataloader_faults.faults.globs import is_address, is_excluded
 from pytest_dataloader_faults.outcomes import chains, error_text
 from pytest_dataloader_faults.outcomes.chains import Raised
 from pytest_dataloader_faults.outcomes.contract import Cause, Contract, Finding, Verdict
+from pytest_dataloader_faults.outcomes.error_text import describe_fault
 from pytest_dataloader_faults.outcomes.fault_facts import occurrences
 from pytest_dataloader_faults.outcomes.judge.allowed import may_be_damaged
 from pytest_dataloader_faults.outcomes.records import Crash, TrialFacts, WorkerDeath
 from pytest_dataloader_faults.outcomes.stages import RECOVERY, START
 
+_FILE_PATH = "file's path"
 _CHAIN = ". Chain it to the original exception (raise ... from error)"
 _RAISE_FROM = f"{_CHAIN}, or include the {{}} in its message"
 _DROPPED_BY_READER = (
@@ -251,14 +252,17 @@ def _describe_occurrences(happened: list[error_text.Occurrence]) -> str:
     if hidden:  # No call has failed.
         names = {os.path.basename(each.path) for each in hidden if each.path}
         causes.append(f"{names.pop() if len(names) == 1 else 'a file'} is missing")
-    sentences = dict.fromkeys(each.fault.in_words for each in happened if not each.fault.errno)
+    sentences = dict.fromkeys(
+        describe_fault(each.fault) for each in happened if not each.fault.errno
+    )
     return " or ".join([*causes, *(_name_file(sentence, happened) for sentence in sentences)])
 
 
 def _name_file(sentence: str, happened: list[error_text.Occurrence]) -> str:
     """*sentence*, which says what a fault does, with the file that it *happened* to."""
     without_errno = (each for each in happened if not each.fault.errno)
-    paths = {each.path for each in without_errno if each.fault.in_words == sentence and each.path}
+    of_sentence = (each for each in without_errno if describe_fault(each.fault) == sentence)
+    paths = {each.path for each in of_sentence if each.path}
     return sentence.format(os.path.basename(paths.pop()) if len(paths) == 1 else "a file")
 
 
@@ -286,11 +290,16 @@ def _advice_by_error(
     return _CONTINUED if raised.type in _UNSET else ""
 
 
+def _identifier_of(path: str) -> str:
+    """By what a message should identify what has this *path*."""
+    return "server's address" if is_address(path) else _FILE_PATH
+
+
 def _advice(raised: Raised, happened: list[error_text.Occurrence], *, elsewhere: bool) -> str:
     """What to do about the error; *elsewhere*: whether another process met the faults."""
     if advice := _advice_by_error(raised, happened, elsewhere=elsewhere):
         return advice
-    identifiers = {identifier_of(each.path) for each in happened if each.path} - {FILE_PATH}
+    identifiers = {_identifier_of(each.path) for each in happened if each.path} - {_FILE_PATH}
     is_of_read = any(isinstance(each.fault, faults.ReadError) for each in happened)
     if is_of_read and not identifiers and not chains.is_raised_on_purpose(raised.text):
         return _OF_STARTED_PROCESS if elsewhere else _DROPPED_BY_READER
@@ -301,7 +310,7 @@ def _advice(raised: Raised, happened: list[error_text.Occurrence], *, elsewhere:
         starts = any(_START.fullmatch(each.call) for each in happened)
         advice = _NO_ORIGINAL if is_of_read else _NO_START if starts else advice
     missing = (
-        FILE_PATH if any(each.path or not each.fault.errno for each in happened) else _ORIGINAL
+        _FILE_PATH if any(each.path or not each.fault.errno for each in happened) else _ORIGINAL
     )
     return advice.format(next(iter(identifiers), missing))
 

@@ -8,13 +8,15 @@ first. After ``CONNECT`` and ``Upgrade``, a connection carries another protocol.
 
 from __future__ import annotations
 
+import html
 import re
 import sys
+import zlib
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from pytest_dataloader_faults._engine.policy import FaultPolicy, Operation
-from pytest_dataloader_faults.faults.http import TLS_CONNECTION, HttpError
+from pytest_dataloader_faults.faults.connections import TLS_CONNECTION, HttpError
 
 _METHODS = tuple(
     f"{name} ".encode()
@@ -28,6 +30,18 @@ _LONGEST_HEAD = 1 << 16
 _TLS_HANDSHAKE = b"\x16"
 _OTHER_PROTOCOL = "connection that does not carry HTTP/1.x"
 _PIPELINED = "pipelined HTTP request"
+# Not well-formed XML, like the pages of most servers, so that clients of S3 look at the status.
+_PAGE = """\
+<html id="{3:08x}">
+<head><title>{0}</title></head>
+<body>
+<center><h1>{0}</h1></center>
+<hr><center>{1}, request {2}</center>
+</body>
+</html>
+"""
+_SMALLEST_PAGE = 512
+"""Servers pad short pages to this many bytes, below which some browsers show their own page."""
 
 
 class Answer(NamedTuple):
@@ -234,8 +248,21 @@ def _parse_size(text: bytes) -> int:
     return int(text, 16) if _HEXADECIMAL.fullmatch(text) else sys.maxsize
 
 
+def _make_page(error: HttpError, request: str, number: int) -> str:
+    """The body of the answer to the *request* with this *number*.
+
+    Pages for different requests differ from their first bytes on, so that no part of them can be
+    mistaken for a placeholder.
+    """
+    if error.body is not None:
+        return error.body
+    digest = zlib.crc32(f"{request} {number}".encode())
+    page = _PAGE.format(error.reason, html.escape(request), number, digest)
+    return page.ljust(_SMALLEST_PAGE)
+
+
 def _make_answer(request: _Request, error: HttpError, number: int) -> Answer:
-    page = error.page(f"{request.method} {request.target}", number).encode()
+    page = _make_page(error, f"{request.method} {request.target}", number).encode()
     lines = [
         f"HTTP/1.1 {error.reason}",
         "Content-Type: text/html; charset=utf-8",

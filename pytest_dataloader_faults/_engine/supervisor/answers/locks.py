@@ -30,7 +30,7 @@ from pytest_dataloader_faults._engine.supervisor.worker_state import AnswerHisto
 from pytest_dataloader_faults._engine.system.proc import has_lock, has_signal_to_handle, link_of
 from pytest_dataloader_faults.faults import LockError
 from pytest_dataloader_faults.faults.base import Place
-from pytest_dataloader_faults.faults.locks import WRITE_LOCKS
+from pytest_dataloader_faults.faults.resources import WRITE_LOCKS
 
 _OF_DESCRIPTION = (linux.F_OFD_SETLK, linux.F_OFD_SETLKW)
 _WAITING = (linux.F_SETLKW, linux.F_OFD_SETLKW)

@@ -40,9 +40,8 @@ from pytest_dataloader_faults._engine.supervisor.answers.services import (
 )
 from pytest_dataloader_faults._engine.supervisor.events import DeathScheduler, EventHandler, Timers
 from pytest_dataloader_faults._engine.supervisor.worker_state import WorkerState
-from pytest_dataloader_faults.faults.addresses import ANSWER
-from pytest_dataloader_faults.faults.base import Place
-from pytest_dataloader_faults.faults.network import UNLIMITED_WAITS
+from pytest_dataloader_faults.faults.base import ANSWER, Place
+from pytest_dataloader_faults.faults.connections import UNLIMITED_WAITS
 
 _AT_ONCE = 4
 """The number of sockets that are served before the calls of workers are checked again."""

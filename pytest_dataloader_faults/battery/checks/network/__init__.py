@@ -21,9 +21,8 @@ from pytest_dataloader_faults.faults import (
     HttpError,
     HungRead,
 )
-from pytest_dataloader_faults.faults.addresses import host_of
-from pytest_dataloader_faults.faults.http import TLS_CONNECTION
-from pytest_dataloader_faults.faults.network import UNLIMITED_WAITS
+from pytest_dataloader_faults.faults.connections import TLS_CONNECTION, UNLIMITED_WAITS
+from pytest_dataloader_faults.faults.globs import host_of
 from pytest_dataloader_faults.outcomes import Outcome
 from pytest_dataloader_faults.outcomes.contract import Cause, Finding, Verdict
 from pytest_dataloader_faults.outcomes.judge.hangs import loader_timed_out

@@ -1,34 +1,24 @@
-"""Faults of TCP connections.
+"""Faults of TCP connections, and of HTTP servers. ``Fault`` documents the attributes.
 
-``Fault`` documents the attributes of each kind.
+The number and the phrase of an HTTP status are those of RFC 9110.
 """
 
 from __future__ import annotations
 
 import errno as _errno
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from http import HTTPStatus
 from typing import ClassVar
 
 from pytest_dataloader_faults import _arguments as allow
-from pytest_dataloader_faults.faults.addresses import CONNECTION_FAILED, is_address
-from pytest_dataloader_faults.faults.base import (
-    TIMES,
-    Effect,
-    Fault,
-    Globs,
-    Place,
-    Triggered,
-    errno_numbers,
-    kind,
-)
+from pytest_dataloader_faults.faults.base import Effect, Fault, Globs, Place, Triggered, kind
+from pytest_dataloader_faults.faults.globs import is_address
 
-# What connect(2) and tcp(7) document.
-CONNECT_ERRNOS = errno_numbers(
-    "EACCES EADDRINUSE EADDRNOTAVAIL ECONNABORTED ECONNREFUSED ECONNRESET EHOSTDOWN EHOSTUNREACH"
-    " EINTR ENETDOWN ENETUNREACH ENOBUFS EPERM ETIMEDOUT"
-)
 UNLIMITED_WAITS = "unlimited_waits"
 """How tallies name waits of a main thread for a response that hangs, without a timeout."""
+TLS_CONNECTION = "TLS connection"
+"""How ``Outcome.unobserved`` names a connection whose requests are encrypted."""
+PHRASES = {int(status): status.phrase for status in HTTPStatus}
 
 
 @dataclass(frozen=True, repr=False)
@@ -39,14 +29,6 @@ class NetworkFault(Fault):
     needs_worker: ClassVar = True
     operation: ClassVar = "connections"
     path: Globs = "tcp://*"
-
-    def message_patterns(self, call: str) -> tuple[str, ...]:
-        """What clients say of a connection that failed."""
-        return Fault.message_patterns(self, call) or (CONNECTION_FAILED,)
-
-    def true_classes(self, call: str) -> tuple[type[OSError], ...]:  # noqa: ARG002
-        """Any of a connection that failed."""
-        return (ConnectionError, TimeoutError)
 
     def _check_together(self) -> None:
         allowed = "a glob of connections, such as 'tcp://*' or 'tcp://192.0.2.1:443'"
@@ -60,13 +42,6 @@ class ConnectError(Triggered, NetworkFault):
 
     happens_in: ClassVar = Place.CONNECT
     effects: ClassVar = Effect.ERROR
-    errnos: ClassVar = CONNECT_ERRNOS
-    drawn: ClassVar = {
-        "errno": (_errno.ECONNREFUSED, _errno.ETIMEDOUT, _errno.EHOSTUNREACH),
-        "times": TIMES,
-    }
-    is_survivable: ClassVar = True
-    is_swept: ClassVar = True
     errno: int = _errno.ECONNREFUSED
     nth: int = 1
     times: int | None = None
@@ -79,7 +54,6 @@ class _TruncatedResponse(Triggered, NetworkFault):
     __slots__ = ()
     happens_in: ClassVar = Place.ANSWER
     effects: ClassVar = Effect.BAD_DATA
-    drawn: ClassVar = {"after": (0, 256, 1024), "times": TIMES}
     _rules: ClassVar = {
         **NetworkFault._rules,
         "after": allow.ints(0, allowed="an int, 0 or more bytes of the response"),
@@ -99,8 +73,6 @@ class ConnectionReset(_TruncatedResponse):
     """
 
     effects: ClassVar = Effect.BAD_DATA | Effect.ERROR
-    is_survivable: ClassVar = True
-    is_swept: ClassVar = True
     errno = _errno.ECONNRESET
 
 
@@ -113,5 +85,39 @@ class ConnectionClosed(_TruncatedResponse):
     ``ConnectionReset`` for what a response is.
     """
 
-    # Only a reader that knows the length of a response can detect it, so it is not survivable.
-    in_words: ClassVar = "the connection to {} was closed early"
+
+@kind
+@dataclass(frozen=True, slots=True, repr=False)
+class HttpError(Triggered, NetworkFault):
+    """A server answers HTTP requests with ``status`` and a page of text instead of the data.
+
+    The server does not receive the request. Each worker counts its own requests: *nth* is the
+    first that fails.
+
+    *status* is a number from 400 to 599. *body* is the page; with None, a short one that names the
+    status and the request. *retry_after* is the number of seconds in the Retry-After header; with
+    None, the response has no such header. Only plain HTTP/1.0 and HTTP/1.1 are affected: requests
+    in TLS (``https://``) are encrypted, so they pass, and ``Outcome.unobserved`` counts the
+    connections.
+    """
+
+    happens_in: ClassVar = Place.ANSWER
+    effects: ClassVar = Effect.ERROR
+    _rules: ClassVar = {
+        **NetworkFault._rules,
+        "status": allow.ints(400, 599, "an HTTP status from 400 to 599"),
+        "body": allow.optional(
+            lambda value: isinstance(value, str), "a str, or None for a page with the status"
+        ),
+        "retry_after": allow.optional(allow.at_least(0), "an int, 0 or more seconds, or None"),
+    }
+    status: int = 503
+    nth: int = 1
+    times: int | None = None
+    body: str | None = field(default=None, kw_only=True)
+    retry_after: int | None = field(default=None, kw_only=True)
+
+    @property
+    def reason(self) -> str:
+        """The status and its phrase, such as ``503 Service Unavailable``."""
+        return f"{self.status} {PHRASES.get(self.status, 'Error')}"

@@ -1,18 +1,12 @@
-"""Faults of files that are opened and read.
-
-``Fault`` documents the attributes of each kind.
-"""
+"""Faults of files that are opened, read and written. ``Fault`` documents the attributes."""
 
 from __future__ import annotations
 
 import errno as _errno
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
 from pytest_dataloader_faults.faults.base import (
-    FEW,
-    TIMES,
     Effect,
     Fault,
     FileFault,
@@ -20,28 +14,7 @@ from pytest_dataloader_faults.faults.base import (
     Place,
     Trigger,
     Triggered,
-    errno_numbers,
     kind,
-)
-
-# What open(2) documents, and what network and FUSE file systems add: a server that left, a stale
-# handle, an expired key, a missing object.
-OPEN_ERRNOS = errno_numbers(
-    "EACCES EAGAIN EBADMSG EBUSY ECONNREFUSED ECONNRESET EDQUOT EFAULT EFBIG EHOSTDOWN EHOSTUNREACH"
-    " EINTR EINVAL EIO EISDIR EKEYEXPIRED ELOOP EMFILE ENAMETOOLONG ENETUNREACH ENFILE ENODATA"
-    " ENODEV ENOENT ENOMEM ENOSPC ENOTCONN ENOTDIR ENXIO EOVERFLOW EPERM EREMOTEIO EROFS ESHUTDOWN"
-    " ESTALE ETIMEDOUT ETXTBSY EUCLEAN"
-)
-# What read(2) documents, and the same additions.
-READ_ERRNOS = errno_numbers(
-    "EACCES EAGAIN EBADF EBADMSG ECONNREFUSED ECONNRESET EDQUOT EFAULT EHOSTDOWN EHOSTUNREACH EINTR"
-    " EINVAL EIO EISDIR EKEYEXPIRED ENETUNREACH ENODATA ENODEV ENOMEM ENOTCONN ENXIO EOVERFLOW"
-    " EPERM EREMOTEIO ESHUTDOWN ESTALE ETIMEDOUT EUCLEAN"
-)
-
-_NO_FAKE_DESCRIPTOR = (
-    "a pyfakefs file has no descriptor that could be closed from outside at a sample, only one"
-    " that is closed as it is opened, by nth="
 )
 
 
@@ -51,17 +24,11 @@ class ShortCall(Triggered, FileFault):
 
     __slots__ = ()
     effects: ClassVar = Effect.BAD_DATA
-    drawn: ClassVar = {"max_bytes": tuple(range(1, 17)), "times": FEW}
     call: ClassVar[str]
     """What the call does with a file."""
     max_bytes: float = 1
     nth: int = 1
     times: int | None = None
-
-    def explain_unmatched(self, counts: Mapping[str, int]) -> str:  # noqa: ARG002
-        """Other operations are too small."""
-        limit = f"max_bytes={self.max_bytes}" if isinstance(self.max_bytes, int) else "one byte"
-        return f"it needs a {self.call} of more than {limit}"
 
     def most(self, length: int) -> int:
         """How many of *length* bytes the call transfers at most."""
@@ -84,14 +51,7 @@ class OpenError(Triggered, FileFault):
     happens_in: ClassVar = Place.OPEN | Place.STAT | Place.LISTING
     effects: ClassVar = Effect.ERROR
     needs_worker: ClassVar = False
-    errnos: ClassVar = OPEN_ERRNOS
     operation: ClassVar = "opens"
-    drawn: ClassVar = {
-        "errno": (_errno.EIO, _errno.ENOENT, _errno.EMFILE, _errno.ESTALE),
-        "times": TIMES,
-    }
-    is_survivable: ClassVar = True
-    is_swept: ClassVar = True
     errno: int = _errno.EIO
     nth: int = 1
     times: int | None = None
@@ -122,12 +82,7 @@ class ReadError(Triggered, FileFault):
     happens_in: ClassVar = Place.READ
     effects: ClassVar = Effect.ERROR
     needs_worker: ClassVar = False
-    errnos: ClassVar = READ_ERRNOS
     operation: ClassVar = "reads"
-    # Not EINTR and EAGAIN, which request a retry: if permanent, they cause an endless loop.
-    drawn: ClassVar = {"errno": (_errno.EIO, _errno.ESTALE), "times": TIMES}
-    is_survivable: ClassVar = True
-    is_swept: ClassVar = True
     errno: int = _errno.EIO
     nth: int = 1
     times: int | None = None
@@ -149,10 +104,8 @@ class ShortRead(ShortCall):
 
     happens_in: ClassVar = Place.READ
     needs_worker: ClassVar = False
-    in_words: ClassVar = "a read of {} returned fewer bytes than requested"
     call: ClassVar = "read"
     operation: ClassVar = "reads"
-    is_survivable: ClassVar = True
 
 
 @kind
@@ -169,10 +122,7 @@ class TruncatedFile(InWorkers, FileFault):
     effects: ClassVar = Effect.BAD_DATA | Effect.LASTING
     is_at_rest: ClassVar = True
     needs_worker: ClassVar = False
-    in_words: ClassVar = "the content of {} is damaged (it is truncated)"
     operation: ClassVar = "reads"
-    drawn: ClassVar = {"keep": (0.5, 0.25, 0.75, *range(65))}
-    is_survivable: ClassVar = True
     keep: float = 0.5
 
     def kept(self, size: int) -> int:
@@ -193,10 +143,7 @@ class CorruptedFile(InWorkers, FileFault):
     effects: ClassVar = Effect.BAD_DATA | Effect.LASTING
     is_at_rest: ClassVar = True
     needs_worker: ClassVar = False
-    in_words: ClassVar = "the content of {} is damaged (some bytes differ)"
-    of_connections: ClassVar = "ConnectionClosed: TCP notices damaged bytes"
     operation: ClassVar = "reads"
-    drawn: ClassVar = {"flips": tuple(range(1, 9)), "seed": tuple(range(8))}
     flips: int = 1
     seed: int = 0
 
@@ -221,17 +168,10 @@ class ClosedDescriptor(Triggered, FileFault):
     effects: ClassVar = Effect.ERROR | Effect.LASTING
     needs_worker: ClassVar = True
     operation: ClassVar = "reads"
-    drawn: ClassVar = {"times": TIMES}
-    is_survivable: ClassVar = True
     errno = _errno.EBADF
     nth: int = 1
     times: int | None = None
     sample: int | None = None
-
-    @property
-    def unseen_in_fake_files(self) -> str:
-        """Why it cannot happen to a file of pyfakefs."""
-        return "" if self.sample is None else _NO_FAKE_DESCRIPTOR
 
     def _check_together(self) -> None:
         alone = self.sample is None or self.trigger == Trigger()
@@ -252,10 +192,7 @@ class SlowRead(Triggered, FileFault):
     happens_in: ClassVar = Place.READ | Place.ANSWER
     effects: ClassVar = Effect.DELAY
     needs_worker: ClassVar = False
-    in_words: ClassVar = "a read of {} took long"
     operation: ClassVar = "reads"
-    drawn: ClassVar = {"seconds": (0.05,), "times": FEW}
-    is_survivable: ClassVar = True
     seconds: float = 0.5
     nth: int = 1
     times: int | None = None
@@ -275,6 +212,42 @@ class HungRead(InWorkers, FileFault):
     happens_in: ClassVar = Place.READ | Place.ANSWER
     effects: ClassVar = Effect.DELAY
     needs_worker: ClassVar = True
-    in_words: ClassVar = "a read of {} did not return"
     operation: ClassVar = "reads"
     nth: int = 1
+
+
+@kind
+@dataclass(frozen=True, slots=True, repr=False)
+class WriteError(Triggered, FileFault):
+    """Writing a matching file fails with ENOSPC, or the errno of your choice; nothing is written.
+
+    Applies to write(2), fallocate(2), fsync(2) and similar calls, which fail with *errno*.
+
+    Writes to a file that was open before the worker started never fail, because it may be the
+    user's own file. Writes to a file without a name (an unlinked one) never fail either.
+    """
+
+    happens_in: ClassVar = Place.WRITE
+    effects: ClassVar = Effect.ERROR
+    needs_worker: ClassVar = False
+    operation: ClassVar = "writes"
+    errno: int = _errno.ENOSPC
+    nth: int = 1
+    times: int | None = None
+
+
+@kind
+@dataclass(frozen=True, slots=True, repr=False)
+class ShortWrite(ShortCall):
+    """Each write accepts at most ``max_bytes`` and returns the count, as POSIX allows.
+
+    Applies to write(2), pwrite(2), writev(2) and pwritev(2).
+
+    *max_bytes* is a count of bytes (int), or a fraction below 1 of the bytes of each write (float).
+    Writes of *max_bytes* or fewer do not count.
+    """
+
+    happens_in: ClassVar = Place.WRITE
+    needs_worker: ClassVar = False
+    call: ClassVar = "write"
+    operation: ClassVar = "writes"
