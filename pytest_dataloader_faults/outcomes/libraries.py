@@ -104,10 +104,7 @@ def _reads(*suffixes: str) -> Callable[[TrialFacts], bool]:
 def _damages(*suffixes: str) -> Callable[[TrialFacts], bool]:
     """Whether bytes of a file with one of the *suffixes* were wrong, but none were lacking."""
     is_of_file = _reads(*suffixes)
-    return lambda outcome: (
-        is_of_file(outcome)
-        and any(isinstance(each.fault, CorruptedFile) for each in outcome.faults if each.fired)
-    )
+    return lambda outcome: is_of_file(outcome) and outcome.has_fired(CorruptedFile)
 
 
 def _has_setting(name: str, *suffixes: str) -> Callable[[TrialFacts], bool]:
@@ -130,7 +127,7 @@ def _got_sigbus_in(suffix: str, package: str) -> Callable[[TrialFacts], bool]:
     frame = re.compile(rf'File "[^"]*/(site|dist)-packages/{package}/')
 
     def is_recognized(outcome: TrialFacts) -> bool:
-        paths = (firing.path or "" for each in outcome.faults for firing in each.firings)
+        paths = (firing.path or "" for firing in outcome.firings)
         is_mapped = any(os.path.splitext(each)[1] == suffix for each in paths)
         return is_mapped and _got_sigbus(outcome) and frame.search(outcome.stderr) is not None
 

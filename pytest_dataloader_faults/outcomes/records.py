@@ -25,6 +25,7 @@ from pytest_dataloader_faults.outcomes.text import call, describe_end, describe_
 from pytest_dataloader_faults.wire import (
     Count,
     FaultFacts,
+    Firing,
     Note,
     Number,
     Seconds,
@@ -436,6 +437,20 @@ class TrialFacts:
     def fired(self) -> int:
         """How often faults fired, of all kinds and in all workers."""
         return sum(each.fired for each in self.faults)
+
+    @property
+    def fired_faults(self) -> tuple[Fault, ...]:
+        """The faults that fired, in the order of the schedule."""
+        return tuple(each.fault for each in self.faults if each.fired)
+
+    @property
+    def firings(self) -> tuple[Firing, ...]:
+        """The firings of all faults that are listed one by one."""
+        return tuple(firing for each in self.faults for firing in each.firings)
+
+    def has_fired(self, *kinds: type[Fault]) -> bool:
+        """Whether a fault of one of these *kinds* fired."""
+        return any(isinstance(each, kinds) for each in self.fired_faults)
 
     @property
     def unobserved(self) -> dict[str, int]:

@@ -107,7 +107,7 @@ def _deciding_refusal(outcome: TrialFacts) -> Refusal:
 
 
 def _fired_faults(outcome: TrialFacts) -> list[Fault]:
-    return [facts.fault for job in outcome.jobs for facts in job.faults if facts.fired]
+    return [fault for job in outcome.jobs for fault in job.fired_faults]
 
 
 def _describe(fault: Fault) -> str:

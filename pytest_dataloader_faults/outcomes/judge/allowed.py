@@ -7,14 +7,15 @@ are made at once, or not all firings are listed, the sample is unknown. Then any
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable
+from collections.abc import Container
 from dataclasses import dataclass
 from typing import Any
 
 from pytest_dataloader_faults.faults import CorruptedFile, Fault, TruncatedFile
 from pytest_dataloader_faults.faults.base import Effect
 from pytest_dataloader_faults.outcomes.contract import Contract
-from pytest_dataloader_faults.wire import FaultFacts, Firing
+from pytest_dataloader_faults.outcomes.records import TrialFacts
+from pytest_dataloader_faults.wire import Firing
 
 _UNLIMITED = 1 << 62
 
@@ -64,9 +65,9 @@ class Allowed:
 NOTHING = Allowed()
 
 
-def allowed_in(epoch: int, faults: Iterable[FaultFacts], contract: Contract) -> Allowed:
-    """What *contract* allows in this *epoch*, from 1, under the *faults* of the trial."""
-    fired = [each for each in faults if each.fired]
+def allowed_in(epoch: int, outcome: TrialFacts, contract: Contract) -> Allowed:
+    """What *contract* allows in this *epoch*, from 1, of *outcome*."""
+    fired = [each for each in outcome.faults if each.fired]
     lasting = [each for each in fired if Effect.LASTING in each.fault.effects]
     firings = [firing for each in fired for firing in each.firings if _may_be_in(firing, epoch)]
     unlisted = sum(each.fired - len(each.firings) for each in fired)
@@ -92,15 +93,14 @@ def allowed_in(epoch: int, faults: Iterable[FaultFacts], contract: Contract) -> 
         replaced=hit if substitutes else (),
         unread=unread if substitutes else (),
         replacements=count if substitutes else 0,
-        damage=may_be_damaged(fired, contract),
+        damage=may_be_damaged(outcome, contract),
         other_order=contract.may_reorder and reorders,
     )
 
 
-def may_be_damaged(faults: Iterable[FaultFacts], contract: Contract) -> bool:
-    """Whether samples may consist of bytes that one of the *faults* has damaged."""
-    damages = any(isinstance(each.fault, CorruptedFile) for each in faults if each.fired)
-    return damages and not contract.detects_corruption
+def may_be_damaged(outcome: TrialFacts, contract: Contract) -> bool:
+    """Whether samples of *outcome* may consist of bytes that a fault has damaged."""
+    return outcome.has_fired(CorruptedFile) and not contract.detects_corruption
 
 
 def _may_be_in(firing: Firing, epoch: int) -> bool:

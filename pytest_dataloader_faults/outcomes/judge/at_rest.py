@@ -227,10 +227,9 @@ class AtRestJudge(Judge):
         """Why the main process got SIGBUS, as the end of a sentence; empty if it did not."""
         if self.outcome.end.exitcode != -signal.SIGBUS:
             return ""
-        fired = [each.fault for each in self.outcome.faults if each.fired]
-        if any(isinstance(each, TruncatedFile) for each in fired):
+        if self.outcome.has_fired(TruncatedFile):
             return _MAPPED_BEYOND_END
-        return _MAPPED_UNREADABLE if any(isinstance(each, ReadError) for each in fired) else ""
+        return _MAPPED_UNREADABLE if self.outcome.has_fired(ReadError) else ""
 
     def find_corruption(self) -> Finding | None:
         """The same, or a dataset of another length that was created without an error."""
@@ -240,7 +239,7 @@ class AtRestJudge(Judge):
             is_stream = self.reference.kind == "iterable"
             return None if is_loss and is_stream and self._may_be_shorter else finding
         outcome, contract = self.outcome, self.contract
-        if outcome.exception or not outcome.fired or may_be_damaged(outcome.faults, contract):
+        if outcome.exception or not outcome.fired or may_be_damaged(outcome, contract):
             return None
         is_shorter = (outcome.epochs[0].length or 0) < expected_length(self.reference)
         # A longer one may have skipped what does not belong to it.
@@ -270,8 +269,8 @@ class AtRestJudge(Judge):
         Its length is unknown, but its other samples have moved, as those of a resized dataset.
         """
         outcome = self.outcome
-        is_stray = any(isinstance(each.fault, StrayEntry) for each in outcome.faults if each.fired)
-        return outcome.kind == "iterable" and outcome.exception is not None and is_stray
+        is_stream = outcome.kind == "iterable"
+        return is_stream and outcome.exception is not None and outcome.has_fired(StrayEntry)
 
     def _find_unknown_samples(self) -> Finding | None:
         """Delivered samples, or whole batches, that are not in the intact dataset."""

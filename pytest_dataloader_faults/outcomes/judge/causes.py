@@ -329,7 +329,7 @@ def _sample_cause(
     """
     if not outcome.fired:
         return _dataset_cause(outcome, wrong, fault_free)
-    fault = next(each.fault for each in outcome.faults if each.fired)
+    fault = outcome.fired_faults[0]
     accepted = (cause for faults, cause in _WITHOUT_ERROR if isinstance(fault, faults))
     if wrong not in _NOT_FROM_FILE and (cause := next(accepted, None)):
         return cause

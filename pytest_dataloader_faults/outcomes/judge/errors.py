@@ -155,7 +155,7 @@ _NOT_BY_FAULT = ", which no fault sent; another process or the kernel's OOM kill
 def find_unclear_error(outcome: TrialFacts, contract: Contract) -> Finding | None:
     """The exception of *outcome*, if it does not name its cause as it must."""
     raised = outcome.exception
-    if raised is None or not outcome.fired or may_be_damaged(outcome.faults, contract):
+    if raised is None or not outcome.fired or may_be_damaged(outcome, contract):
         return None
     if death := next((each for each in outcome.deaths if not _is_clear(outcome, each)), None):
         sentence = f"{death}{_explain_death(outcome, death)}{last_printed_error(outcome)}"
@@ -193,7 +193,7 @@ def blame_crashed_library(finding: Finding, outcome: TrialFacts) -> Finding:
 
     For faults after which code in C can often do nothing else.
     """
-    hit = {firing.pid for each in outcome.faults for firing in each.firings}
+    hit = {firing.pid for firing in outcome.firings}
     libraries = [each.library for each in outcome.of(Crash)]
     is_of_library = len(libraries) >= len(outcome.deaths) > 0 and all(libraries)
     is_of_fault = all(each.exitcode < 0 and each.pid in hit for each in outcome.deaths)
@@ -204,9 +204,8 @@ def blame_crashed_library(finding: Finding, outcome: TrialFacts) -> Finding:
 
 def died_of_unreadable_page(outcome: TrialFacts) -> bool:
     """Whether the constructor's process got SIGBUS, since the disk could not deliver a page."""
-    fired = [each for each in outcome.faults if each.fired]
-    is_of_disk = all(isinstance(each.fault, faults.ReadError) for each in fired)
-    maps = any(firing.call == "mmap" for each in fired for firing in each.firings)
+    is_of_disk = all(isinstance(each, faults.ReadError) for each in outcome.fired_faults)
+    maps = any(firing.call == "mmap" for firing in outcome.firings)
     is_in_constructor = outcome.phase == START and outcome.end.exitcode == -signal.SIGBUS
     return is_in_constructor and is_of_disk and maps
 
@@ -226,8 +225,7 @@ def _reports_program(outcome: TrialFacts, text: str) -> bool:
 
     Nobody but that program knows more. A process that runs Python can raise an exception.
     """
-    firings = (firing for each in outcome.faults for firing in each.firings)
-    programs = {each.program for each in firings if each.program}
+    programs = {each.program for each in outcome.firings if each.program}
     others = [each for each in programs if not each.startswith("python")]
     lines = chains.exception_lines(text)
     if not others or error_text.find_other_cause(text, occurrences(outcome.faults)):
@@ -269,8 +267,7 @@ def _name_file(sentence: str, happened: list[error_text.Occurrence]) -> str:
 def _is_elsewhere(outcome: TrialFacts) -> bool:
     """Whether the faults fired only in processes that the dataset started."""
     pids = {each.pid for each in outcome.processes}
-    firings = (firing for each in outcome.faults for firing in each.firings)
-    return bool(pids) and all(firing.pid not in pids for firing in firings)
+    return bool(pids) and all(firing.pid not in pids for firing in outcome.firings)
 
 
 def _advice_by_error(
@@ -333,12 +330,12 @@ def _names_file(raised: Raised, happened: list[error_text.Occurrence]) -> bool:
 
 
 def _is_clear(outcome: TrialFacts, death: WorkerDeath) -> bool:
-    firings = [firing for each in outcome.faults for firing in each.firings]
+    firings = outcome.firings
     if any(firing.pid == death.pid and firing.kind is FiringKind.DEATH for firing in firings):
         return True
     mapped_by = {firing.worker for firing in firings if firing.call == "mmap"}
     is_mapped = bool({None, death.worker} & mapped_by)
-    may_be_clear = is_mapped or has_fired(outcome, faults.SharedMemoryExhaustion)
+    may_be_clear = is_mapped or outcome.has_fired(faults.SharedMemoryExhaustion)
     return death.exitcode == -signal.SIGBUS and may_be_clear
 
 
@@ -349,7 +346,7 @@ def _cause_of_death(outcome: TrialFacts, death: WorkerDeath) -> Cause | None:
 
 
 def _is_in_truncated_mapping(outcome: TrialFacts, death: WorkerDeath) -> bool:
-    return death.exitcode == -signal.SIGBUS and has_fired(outcome, faults.TruncatedFile)
+    return death.exitcode == -signal.SIGBUS and outcome.has_fired(faults.TruncatedFile)
 
 
 def _explain_death(outcome: TrialFacts, death: WorkerDeath) -> str:
@@ -366,11 +363,6 @@ def lengthens_data(outcome: TrialFacts) -> bool:
     return any(each.lengthened_files for each in outcome.processes)
 
 
-def has_fired(outcome: TrialFacts, *kinds: type[faults.Fault]) -> bool:
-    """Whether a fault of these *kinds* fired."""
-    return any(isinstance(each.fault, kinds) for each in outcome.faults if each.fired)
-
-
 def dropped_batch_cause(outcome: TrialFacts) -> str:
     """Why a batch was dropped, as the end of a sentence; empty if none was."""
     if errors := _DROPPED.findall(outcome.stderr):
@@ -385,9 +377,9 @@ def dropped_batch_cause(outcome: TrialFacts) -> str:
 def torch_dropped_a_batch(outcome: TrialFacts) -> bool:
     """Whether torch itself hangs, because each fault took only what torch needs for a batch."""
     hung = outcome.timed_out and outcome.phase != RECOVERY
-    fired = [each for each in outcome.faults if each.fired]
-    scarce = all(Effect.SCARCITY in each.fault.effects for each in fired)
-    paths = [firing.path for each in outcome.faults for firing in each.firings]
+    fired = outcome.fired_faults
+    scarce = all(Effect.SCARCITY in each.effects for each in fired)
+    paths = [firing.path for firing in outcome.firings]
     hit_data = any(path and not is_excluded(path) for path in paths)
     return bool(hung and fired and scarce) and not hit_data
 

@@ -17,7 +17,6 @@ from pytest_dataloader_faults.outcomes.contract import Cause, Finding, Verdict
 from pytest_dataloader_faults.outcomes.judge.errors import (
     blame_crashed_library,
     find_explaining_deaths,
-    has_fired,
 )
 from pytest_dataloader_faults.outcomes.judge.rules import Judge
 from pytest_dataloader_faults.outcomes.records import TrialFacts
@@ -58,12 +57,12 @@ class ExhaustionJudge(Judge):
     @classmethod
     def is_for(cls, outcome: TrialFacts) -> bool:
         """Whether an allocation failed, or a thread or a process could not start."""
-        return has_fired(outcome, MemoryExhaustion, ThreadExhaustion)
+        return outcome.has_fired(MemoryExhaustion, ThreadExhaustion)
 
     def judge(self) -> Finding:
         """The usual verdict; with its cause if a thread or a process could not start."""
         finding = blame_crashed_library(super().judge(), self.outcome)
-        if not has_fired(self.outcome, ThreadExhaustion):
+        if not self.outcome.has_fired(ThreadExhaustion):
             return finding
         return replace(finding, cause=_cause_of(finding, self.outcome))
 

@@ -241,8 +241,9 @@ def _describe_skipped(number: int, outcome: TrialFacts, reference: Reference) ->
     else:
         requested = len(reference_for(number, outcome, reference).samples)
     count = requested - epoch.sample_count
-    kinds = (each.fault for each in rank.faults if each.fired)
-    names = dict.fromkeys(errno.errorcode.get(each.errno, type(each).__name__) for each in kinds)
+    names = dict.fromkeys(
+        errno.errorcode.get(each.errno, type(each).__name__) for each in rank.fired_faults
+    )
     return (
         f", and skipped {pluralize(count, 'sample')} after {join_some(names)}" if count > 0 else ""
     )
@@ -353,7 +354,7 @@ def _find_uneven_coverage(outcome: TrialFacts, reference: Reference) -> Finding 
     """
     epochs = list(zip(*(each.epochs for each in outcome.ranks), strict=False))
     is_whole = all(rank_epoch.complete for epoch in epochs for rank_epoch in epoch)
-    fired = [each.fault for rank in outcome.ranks for each in rank.faults if each.fired]
+    fired = [fault for rank in outcome.ranks for fault in rank.fired_faults]
     if any(fault.effects != Effect.ORDER for fault in fired) or not is_whole:
         return None
     finding = _check_epochs(epochs, outcome, reference)

@@ -126,7 +126,7 @@ class Judge:
         ]
         if parts:
             return f"{' and '.join(parts)}; all other samples match the reference"
-        if allowed_in(1, outcome.faults, contract).other_order and self._has_mismatch:
+        if allowed_in(1, outcome, contract).other_order and self._has_mismatch:
             return "every sample was delivered, some under another index, as the contract allows"
         if differences := self.describe_tolerated():
             return differences
@@ -200,7 +200,7 @@ class Judge:
         """Samples that are wrong under the faults."""
         outcome = self.outcome
         for number, epoch in enumerate(outcome.epochs, start=1):
-            allowed = allowed_in(number, outcome.faults, self.contract)
+            allowed = allowed_in(number, outcome, self.contract)
             if wrong := find_mismatch(epoch, self.expected, allowed):
                 where = f"in epoch {number}, " if len(outcome.epochs) > 1 else ""
                 suffix = " before it" if epoch.exception else ""
@@ -223,7 +223,7 @@ class Judge:
             error = chains.error_line(recovery.exception)
             return Finding(Verdict.POISONED, f"{self.recovery_name} raised {error}")
         # A dataset that does not need to notice damage may have kept a copy of the damaged bytes.
-        allowed = Allowed(damage=may_be_damaged(self.outcome.faults, self.contract))
+        allowed = Allowed(damage=may_be_damaged(self.outcome, self.contract))
         wrong = self.find_wrong_recovery(recovery, allowed)
         if wrong is None:
             return None
@@ -259,7 +259,7 @@ def _describe_failure(outcome: TrialFacts, raised: Raised, contract: Contract) -
     if outcome.deaths:
         died = " and ".join(map(str, outcome.deaths))
         return f"{died}; an exception was raised before the deadline, and nothing leaked"
-    if may_be_damaged(outcome.faults, contract):
+    if may_be_damaged(outcome, contract):
         return (
             f"{raised.type} was raised before the deadline, and nothing leaked. Whether the error"
             " names its cause was not checked: the contract does not promise that the dataset"
@@ -288,7 +288,7 @@ class MissingObjectJudge(Judge):
     @classmethod
     def is_for(cls, outcome: TrialFacts) -> bool:
         """Whether no other fault fired than such answers."""
-        fired = [each.fault for each in outcome.faults if each.fired]
+        fired = outcome.fired_faults
         return bool(fired) and all(
             isinstance(each, HttpError) and each.status in _MISSING for each in fired
         )

@@ -126,8 +126,7 @@ def _open_before_fork(
             if library.errors and re.search(library.errors, text):
                 yield f"data{library.handles[0]}"
         yield from filter(_library_of, _inherited_files(outcome, fault_free))
-    firings = (firing for each in outcome.faults for firing in each.firings)
-    replaced = (firing.path for firing in firings if firing.kind is FiringKind.REPLACED)
+    replaced = (firing.path for firing in outcome.firings if firing.kind is FiringKind.REPLACED)
     yield from (path for path in replaced if path in shared)
 
 
