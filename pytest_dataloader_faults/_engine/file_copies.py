@@ -29,6 +29,8 @@ from dataclasses import dataclass
 from tempfile import gettempdir
 from typing import Any, NamedTuple
 
+CALLS_USER_CODE = True
+
 _CHUNK = 1 << 22
 _IN_MEMORY = 1 << 26
 """Bytes of the largest copy that is made in memory."""

@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     import torch
     from torch.utils.data import DataLoader
 
+CALLS_USER_CODE = True
+
 _FOUND, _MISSING = b"found", b"missing"
 _PROBE_SECONDS = 120.0
 """A driver may take long to start on a machine with many devices."""

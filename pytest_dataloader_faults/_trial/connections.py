@@ -38,6 +38,8 @@ from pytest_dataloader_faults._engine.system import proc
 from pytest_dataloader_faults._trial.journal import Journal, Noted
 from pytest_dataloader_faults.outcomes.stages import SharedConnection
 
+CALLS_USER_CODE = True
+
 _INFO_SIZE, _BYTES_RECEIVED = 136, 128
 """Of struct tcp_info, since Linux 4.1."""
 _SENDS_BY = "send sendall sendmsg sendto".split()

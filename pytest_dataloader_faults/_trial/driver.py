@@ -67,6 +67,8 @@ from pytest_dataloader_faults.outcomes.chains import origin_of, shorten_chain
 from pytest_dataloader_faults.outcomes.stages import START
 from pytest_dataloader_faults.outcomes.text import text_or_error
 
+CALLS_USER_CODE = ("start", "_start_iterator", "take", "_take_in_step")
+
 _UNARMED = (Stage.RECOVERY, Stage.RESUMED, Stage.UNINTERRUPTED)
 """Stages whose workers are not armed."""
 _EXIT_PATIENCE = 5.0

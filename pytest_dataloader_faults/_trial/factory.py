@@ -36,6 +36,8 @@ from pytest_dataloader_faults.outcomes.text import (
     text_of,
 )
 
+CALLS_USER_CODE = True
+
 _STAGES = {"train": "fit", "val": "fit", "test": "test"}
 """The loaders of a data module, and the stage that each is set up for."""
 _MOST = 100

@@ -37,6 +37,8 @@ from pytest_dataloader_faults.outcomes.chains import is_of_this_package
 from pytest_dataloader_faults.outcomes.libraries import LIBRARIES
 from pytest_dataloader_faults.outcomes.text import format_value, indent_rest, text_of
 
+CALLS_USER_CODE = True
+
 _PACKAGE = os.path.dirname(os.path.dirname(__file__))
 _LIBRARY = re.compile(
     rf"<|.*/(site|dist)-packages/|{re.escape(_PACKAGE)}/|{re.escape(os.path.dirname(os.__file__))}/"
@@ -45,8 +47,6 @@ _LIBRARY = re.compile(
 USERS_ERRORS = (BaseException,)
 """What the user's code may raise, as pytest.skip() does. Ctrl-C goes to pytest, not to a trial."""
 _DEFAULTS = {"num_workers": 2, "batch_size": 4}
-
-
 _STOPS = (
     ". A loop over a loader mistakes this for the end of the epoch, and misses the remaining"
     " samples: raise an exception of another class"

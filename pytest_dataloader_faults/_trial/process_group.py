@@ -38,6 +38,8 @@ from pytest_dataloader_faults._trial.journal import (
 from pytest_dataloader_faults.exceptions import UnusableDatasetError, UnusableEnvironmentError
 from pytest_dataloader_faults.outcomes.results import Absence, EpochsApart, Position, Reason
 
+CALLS_USER_CODE = True
+
 _distributed: Any = torch.distributed
 _NO_LOOPBACK = (
     "ranks cannot create a process group, because gloo needs the loopback interface: {}. Bring it"

@@ -38,6 +38,8 @@ from pytest_dataloader_faults._trial.journal import JournalEvent, PassEnded, Tri
 from pytest_dataloader_faults.outcomes import Outcome, Reference
 from pytest_dataloader_faults.outcomes.results import has_lost_rank
 
+CALLS_USER_CODE = True
+
 ALL = "all"
 _Job = TypeVar("_Job", bound=Job)
 _SEEDS_APART = 1_000_003

@@ -88,6 +88,8 @@ from pytest_dataloader_faults.steps import (
 if TYPE_CHECKING:
     from torch.utils.data import DataLoader
 
+CALLS_USER_CODE = ("_read_first_sample",)
+
 Armed: TypeAlias = AbstractContextManager[tuple[Injection, LoaderMonitor]]
 """The scope of a job's faults."""
 _SHARE_OF_SAMPLER = 0.25

@@ -26,6 +26,8 @@ from torch.utils.data import (
 
 from pytest_dataloader_faults.outcomes.stages import StateOf
 
+CALLS_USER_CODE = True
+
 STATEFUL = "torchdata.stateful_dataloader"
 """The module of a loader that saves the states of its dataset and its sampler."""
 DEFAULT_SAMPLERS = (SequentialSampler, RandomSampler)

@@ -27,6 +27,8 @@ from pytest_dataloader_faults._engine.fake.engine import PatchWorker, patch_for_
 from pytest_dataloader_faults._engine.system.imports import import_late_modules
 from pytest_dataloader_faults.exceptions import InvalidArgumentError
 
+CALLS_USER_CODE = True
+
 _STAYS = frozenset(
     {"_patcher", "patcher", "open_files", "_free_fd_heap", "dev_null", "_in_process_runs"}
 )

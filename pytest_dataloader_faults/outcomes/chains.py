@@ -17,8 +17,9 @@ KeyError, a TypeError or an AttributeError on purpose. Then the last frame is at
 Some facts about the origin of an error. Code of this package runs within the user's loader, and the
 user's code within this package, so the error of one may pass through the other. The innermost frame
 of a traceback belongs to the code that raised the error. But C code has no frames: an error of a
-list, a file or an extension module has the frame of its caller, which may be in this package. A
-module of Cython's has frames, by the path of its source when it was built ("h5py/h5f.pyx"); where
+list, a file or an extension module has the frame of its caller, which may be in this package. So a
+module that calls the user's code has a mark: an error whose innermost frame is there is the user's.
+A module of Cython's has frames, by the path of its source when it was built ("h5py/h5f.pyx"); where
 it is now is in its globals. torch rebuilds the error of a worker without its frames, and another
 process of the dataset does so as well, so the origin of the first is noted in the worker.
 
@@ -34,6 +35,7 @@ import contextlib
 import itertools
 import os
 import re
+import sys
 import traceback
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -65,19 +67,9 @@ _IN_HANDLER = re.compile(
 _FRAME = '  File "'
 _PLACE = re.compile(r'^ *File "(.*)", line \d+, in (.+)$')
 _PACKAGE = f"{os.path.dirname(os.path.dirname(__file__))}/"
-_CALLERS_OF_USER_CODE = (
-    *("_engine/fake/", "_engine/file_copies.py", "fake_files/"),
-    "_engine/worker/fetch_hooks.py",
-    *("_trial/accelerator.py", "_trial/connections.py", "_trial/factory.py", "_trial/loaders.py"),
-    *("_trial/process_group.py", "_trial/ranks.py", "battery/checks/"),
-    *("_trial/process/sigchld.py", "_trial/samplers.py"),
-    *("_trial/samples/draws.py", "_trial/samples/fingerprint.py", "_trial/samples/reference.py"),
-)
-"""Modules that call the user's code, or raise errors instead of torch or the kernel."""
-_FUNCTIONS_CALLING = {
-    *(("_trial/driver.py", name) for name in ("start", "_start_iterator", "take", "_take_in_step")),
-    ("_trial/run.py", "_read_first_sample"),
-}
+_MARK = "CALLS_USER_CODE"
+"""The name by which a module of this package says that it calls the user's code, or raises errors
+in place of torch or the kernel: True, or the names of the functions that do."""
 _WORKER_INIT_FN = "__call__"
 """It calls the user's own ``worker_init_fn``."""
 _FETCH = "/torch/utils/data/_utils/fetch.py"
@@ -220,10 +212,9 @@ def is_of_this_package(text: str) -> bool:
 def _is_ours(file: str, function: str) -> bool:
     if not file.startswith(_PACKAGE) or function == _WORKER_INIT_FN:
         return False
-    inner = file.removeprefix(_PACKAGE)
-    return (
-        not inner.startswith(_CALLERS_OF_USER_CODE) and (inner, function) not in _FUNCTIONS_CALLING
-    )
+    loaded = (each for each in tuple(sys.modules.values()) if vars(each).get("__file__") == file)
+    mark = next((vars(each).get(_MARK, ()) for each in loaded), ())
+    return mark is not True and function not in mark
 
 
 def error_line(raised: Raised) -> str:

@@ -21,11 +21,7 @@ from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
-from pytest_dataloader_faults.outcomes.records import (
-    GROWING_RESOURCES,
-    Footprint,
-    GrowingResource,
-)
+from pytest_dataloader_faults.outcomes.records import Footprint
 
 FEWEST_EPOCHS = 8
 """With fewer epochs, growth cannot be distinguished from warming up."""
@@ -35,6 +31,30 @@ _FEWEST_IF_CONSTANT = 10
 """By then, small objects that leak have filled the memory that was free."""
 _CONSTANT = 0.2
 """Of what the smallest leak adds: less is no growth."""
+
+
+class GrowingResource(NamedTuple):
+    """A resource that a leak has more of after each epoch.
+
+    Attributes:
+        name: The attribute of a ``Footprint``.
+        least: Growth per epoch that healthy processes do not show.
+        memory: What kind of memory it is; "" if it is none.
+    """
+
+    name: str
+    least: float
+    memory: str = ""
+
+
+GROWING_RESOURCES = (
+    GrowingResource("descriptors", 0.5),
+    GrowingResource("threads", 0.5),
+    GrowingResource("pinned", 1024, "pinned memory"),
+    GrowingResource("device", 1024, "accelerator memory"),
+    GrowingResource("memory", 64 * 1024, "memory"),
+)
+"""The first that grows is reported."""
 
 
 class Growth(NamedTuple):

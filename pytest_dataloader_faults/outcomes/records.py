@@ -7,7 +7,7 @@ import re
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, TypeAlias, TypeVar
 
 from pytest_dataloader_faults._arguments import ArgumentRule, one_of
 from pytest_dataloader_faults.faults import Fault
@@ -179,30 +179,6 @@ class Footprint:
     newly_open: str = ""
     pinned: Count = 0
     device: Count = 0
-
-
-class GrowingResource(NamedTuple):
-    """A resource that a leak has more of after each epoch.
-
-    Attributes:
-        name: The attribute of a ``Footprint``.
-        least: Growth per epoch that healthy processes do not show.
-        memory: What kind of memory it is; "" if it is none.
-    """
-
-    name: str
-    least: float
-    memory: str = ""
-
-
-GROWING_RESOURCES = (
-    GrowingResource("descriptors", 0.5),
-    GrowingResource("threads", 0.5),
-    GrowingResource("pinned", 1024, "pinned memory"),
-    GrowingResource("device", 1024, "accelerator memory"),
-    GrowingResource("memory", 64 * 1024, "memory"),
-)
-"""The first that grows is reported."""
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,8 @@ from pytest_dataloader_faults._engine.calls import CALLS, reads_file
 from pytest_dataloader_faults._engine.file_copies import altered_copy
 from pytest_dataloader_faults._engine.policy import OF_EXCLUDED, OPEN, STAT, FaultPolicy, Operation
 
+CALLS_USER_CODE = True
+
 _LARGEST_NUMBER = 2**31 - 1
 """A descriptor is a C int. Every limit is far below this, so the number is never open."""
 

@@ -34,6 +34,8 @@ from pytest_dataloader_faults._engine.fake.replacements import (
 )
 from pytest_dataloader_faults._engine.policy import FaultPolicy
 
+CALLS_USER_CODE = True
+
 
 class _FaultedFakeIO(io.RawIOBase):
     """A fake file open for reading, which queries the policy before it opens and reads."""

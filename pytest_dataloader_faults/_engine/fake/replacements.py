@@ -16,6 +16,8 @@ from typing import Any
 
 from pytest_dataloader_faults._engine.fake.descriptors import DescriptorTable
 
+CALLS_USER_CODE = True
+
 
 class OsFunctions:
     """The replacements, by the names that they have in ``os``."""

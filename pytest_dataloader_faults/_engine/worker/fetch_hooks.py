@@ -17,6 +17,8 @@ import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+CALLS_USER_CODE = True
+
 
 class FetchListener:
     """What is called for fetches and samples. This one does nothing."""

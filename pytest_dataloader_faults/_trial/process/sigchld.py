@@ -49,6 +49,8 @@ from torch.utils.data._utils import signal_handling
 
 from pytest_dataloader_faults._engine.system.patience import Patience
 
+CALLS_USER_CODE = True
+
 _BETWEEN_LOOKS = 0.01
 _END_PATIENCE = 2.0
 _now = time.monotonic

@@ -43,6 +43,8 @@ from pytest_dataloader_faults.outcomes.text import format_value
 if TYPE_CHECKING:
     from torch.utils.data import DataLoader
 
+CALLS_USER_CODE = True
+
 Name: TypeAlias = int | str
 _LONGEST, _KEPT, _DIGITS = 80, 60, 8
 

@@ -30,6 +30,8 @@ import torch
 from pytest_dataloader_faults.outcomes.agreement import MANY, ZEROS, Part
 from pytest_dataloader_faults.outcomes.text import format_value
 
+CALLS_USER_CODE = True
+
 ADDRESS = re.compile(r"( object)? at 0x[0-9a-f]+")
 _SIZE = 12
 _LONG = 128

@@ -36,6 +36,8 @@ if TYPE_CHECKING:
     from torch.utils.data import DataLoader
     from typing_extensions import Self
 
+CALLS_USER_CODE = True
+
 PATIENCE, _TIMES = 2.0, 2
 """How many seconds longer a child may take than this many times its parent."""
 

@@ -51,6 +51,8 @@ from pytest_dataloader_faults.outcomes.text import pluralize
 if TYPE_CHECKING:
     from torch.utils.data import DataLoader
 
+CALLS_USER_CODE = True
+
 _READINGS = 2
 """Each sample is read twice, which shows whether it is the same again."""
 _TIMED = 8

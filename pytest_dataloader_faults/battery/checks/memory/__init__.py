@@ -25,6 +25,8 @@ from pytest_dataloader_faults.steps import Epoch, OwnStep, arm_workers
 if TYPE_CHECKING:
     from pytest_dataloader_faults._trial.run import TrialProcess
 
+CALLS_USER_CODE = True
+
 _STREAM = "a stream has no length by which the memory of a whole epoch could be computed"
 _OWN_SAMPLER = "its sampler draws indices other than integers from 0 to the length of the dataset"
 _NOT_FORKED = (

@@ -66,6 +66,8 @@ from pytest_dataloader_faults.outcomes.text import format_value, shorten
 if TYPE_CHECKING:
     from pytest_dataloader_faults._trial.run import TrialProcess
 
+CALLS_USER_CODE = True
+
 _SHARE_OF_DEADLINE = 0.6
 _SHARE_OF_SAMPLER = 0.5
 """Of that share. Without it, no time would be left to read samples."""

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
     from pytest_dataloader_faults._trial.run import TrialProcess
 
+CALLS_USER_CODE = True
+
 
 def record(
     process: TrialProcess, loader: DataLoader[Any], make_note: Callable[[int, str, str], Note]

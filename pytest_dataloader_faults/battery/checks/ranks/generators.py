@@ -18,6 +18,8 @@ from pytest_dataloader_faults.wire import Note, register
 if TYPE_CHECKING:
     from pytest_dataloader_faults._trial.run import TrialProcess
 
+CALLS_USER_CODE = True
+
 SAME_NUMBERS = Cause(
     "draws the same random numbers in several workers",
     advice=(

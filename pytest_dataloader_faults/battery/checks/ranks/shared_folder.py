@@ -24,6 +24,8 @@ from pytest_dataloader_faults.steps import Epoch, Make, OwnStep, Processes, arm_
 if TYPE_CHECKING:
     from pytest_dataloader_faults._trial.run import TrialProcess
 
+CALLS_USER_CODE = True
+
 _TIMEOUT = 5.0
 
 

@@ -39,6 +39,8 @@ if TYPE_CHECKING:
     from pytest_dataloader_faults._trial.journal import Journal
     from pytest_dataloader_faults._trial.run import TrialProcess
 
+CALLS_USER_CODE = True
+
 _NO_STATE = (
     "its loader has no state_dict() and load_state_dict(), so a stopped job starts its epoch from"
     " scratch. torchdata's StatefulDataLoader has both"

@@ -34,6 +34,8 @@ from pytest_dataloader_faults.outcomes.text import format_value, shorten
 if TYPE_CHECKING:
     from pytest_dataloader_faults.battery.checks.resume import SaveStates
 
+CALLS_USER_CODE = True
+
 _OPTIONS = (
     "num_workers collate_fn pin_memory drop_last timeout worker_init_fn multiprocessing_context"
     " generator prefetch_factor persistent_workers in_order"
