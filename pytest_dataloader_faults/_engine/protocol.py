@@ -418,8 +418,9 @@ class WorkerConfig:
     """Where the supervisor is, and what is requested. Picklable, for spawn and forkserver.
 
     *folder*: for the sockets by which workers pass tensors on; None in a trial, which has one.
-    *armed*: the main process, if it is under the filter. *shares_files*: it was so before it made
-    the dataset. *workers*: how many the loader has. *fakes*: whether they see fake files.
+    *armed*: the main process, if it is under the filter. *shares_files*: its faults were armed
+    before it made the dataset. *workers*: how many the loader has. *fakes*: whether they see fake
+    files.
     """
 
     address: str

@@ -338,16 +338,16 @@ class TrialProcess:
         return loader
 
     def _watch(self) -> contextlib.AbstractContextManager[None]:
-        """Watch what the main process opens, unless a look at its descriptors would be counted."""
-        if self._monitor or self._connections is None:
-            return contextlib.nullcontext()
-        return self._connections.watch()
+        """Watch which connections the main process opens, if the trial has no faults."""
+        return self._connections.watch() if self._connections else contextlib.nullcontext()
 
     def start_driver(self) -> LoaderDriver:
         """The driver of the loader, which exists from now on."""
         if self._driver is None:
             assert self.loader is not None
             loaders.preload_forkserver(self.loader)
+            if self._connections:
+                self._connections.begin(self.loader.num_workers)
             self._driver = LoaderDriver(
                 journal=self.journal,
                 comparer=SampleComparer(self.job.comparison, self.job.settings.contract),
@@ -362,8 +362,6 @@ class TrialProcess:
     def _arm(self) -> None:
         if self.loader is not None:
             self.start_driver()
-            if self._connections:
-                self._connections.begin(self.loader.num_workers)
         self._scope = self._outer_scope.enter_context(contextlib.ExitStack())
         self._monitor = self._armed
         self._scope.enter_context(monitor_iterators(self._monitor))

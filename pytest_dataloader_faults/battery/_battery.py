@@ -15,18 +15,18 @@ from pytest_dataloader_faults._settings.jobs import (
 )
 from pytest_dataloader_faults._trial.accelerator import missing_accelerator
 from pytest_dataloader_faults._trial.factory import DatasetFactory, PartOf, is_a
+from pytest_dataloader_faults.battery import at_rest
 from pytest_dataloader_faults.battery.checks import (
     CHECKS,
-    IN_WORKERS,
+    RANKS_AGREE,
     WORKERS_AGREE,
     Check,
     Scenario,
     Scenarios,
-    TrialKind,
-    kind_of,
-    list_at_rest,
+    missing_requirement,
 )
 from pytest_dataloader_faults.battery.fault_free_run import FaultFreeRun
+from pytest_dataloader_faults.battery.ranks import FaultFreeRanks, find_ranks
 from pytest_dataloader_faults.battery.targets import require_match
 from pytest_dataloader_faults.battery.workload import (
     NotApplicable,
@@ -44,7 +44,7 @@ from pytest_dataloader_faults.outcomes import (
     Verdict,
     repeats,
 )
-from pytest_dataloader_faults.outcomes.judge import explain_refusal, find_refusal
+from pytest_dataloader_faults.outcomes.judge import explain_refusal, find_refusal, judge
 from pytest_dataloader_faults.outcomes.judge.causes import INTERMITTENT
 from pytest_dataloader_faults.outcomes.judge.hangs import (
     hang_places,
@@ -55,7 +55,7 @@ from pytest_dataloader_faults.outcomes.judge.hangs import (
 )
 from pytest_dataloader_faults.outcomes.repeats import JudgedTrial
 from pytest_dataloader_faults.outcomes.text import call, pluralize
-from pytest_dataloader_faults.steps import Processes
+from pytest_dataloader_faults.steps import Processes, run_epochs
 
 _ORDINARY = Settings()
 _SHARE_OF_DEADLINE = 0.8
@@ -81,12 +81,10 @@ class Battery:
     ) -> None:
         """*hangs*: those of an earlier battery of this dataset; this one adds to them."""
         self.hangs = {} if hangs is None else hangs
-        run = FaultFreeRun(make_dataset, settings)
-        self.fault_free_run = run
-        in_workers = IN_WORKERS.workload(run)
-        self.workload = replace(in_workers, list_at_rest=partial(list_at_rest, run, in_workers))
+        self.fault_free_run = run = FaultFreeRun(make_dataset, settings)
+        self.workload = run.workload
         if not run.unusable_reason:
-            require_match(run.settings.files, run.working)
+            require_match(run.settings.files, run.followed.outcome if run.followed else run.working)
 
     def check(self, name: str, *, should_fail: bool = False) -> CheckResult:
         """Run the trial of one check, and repeat it if its result is not the expected one.
@@ -100,25 +98,28 @@ class Battery:
         """The scenarios of *check*; raises NotApplicable if it does not apply."""
         if check.scenario.uses_accelerator and (lacking := missing_accelerator()):
             raise NotApplicable(lacking)
-        if requirement := kind_of(check.scenario).requirement(self.fault_free_run.settings):
+        if requirement := missing_requirement(check, self.fault_free_run.settings):
             raise NotApplicable(requirement)
         if self.fault_free_run.unusable_reason and check.name != WORKERS_AGREE:
             raise NotApplicable(self.fault_free_run.unusable_reason)
-        workload, ranks = self._workload_for(check), self.fault_free_run.settings.ranks
-        return check.plan_scenarios(replace(workload, ranks=ranks) if ranks else workload)
+        is_fault_free = check.name == RANKS_AGREE
+        workload = self.workload if is_fault_free else self.workload_for(check.scenario)
+        return check.plan_scenarios(workload)
 
-    def _workload_for(self, check: Check) -> Workload:
-        kind = kind_of(check.scenario)
-        if check.name == kind.fault_free_check:
+    def workload_for(self, scenario: Scenario) -> Workload:
+        """What the processes do that faults of *scenario* can hit; or raises NotApplicable."""
+        if scenario.ranks:
+            return self._ranks.workload
+        if not scenario.is_before_init:
             return self.workload
-        workload = self.workload_of(kind)
-        if refusal := kind.refusal(self.fault_free_run):
-            raise refusal
-        return workload
+        at_rest = self.workload.at_rest[0]
+        if not at_rest.is_at_rest and at_rest.refusal is not None:
+            raise at_rest.refusal
+        return at_rest
 
-    def workload_of(self, kind: TrialKind) -> Workload:
-        """The workload for trials of this *kind*."""
-        return self.workload if kind is IN_WORKERS else kind.workload(self.fault_free_run)
+    @property
+    def _ranks(self) -> FaultFreeRanks:
+        return find_ranks(self.fault_free_run, CHECKS[RANKS_AGREE].scenario.options)
 
     def run_faults(self, *faults: Fault, processes: Processes) -> CheckResult:
         """Run *faults* that belong to no check, and repeat a trial that fails."""
@@ -278,11 +279,10 @@ class Battery:
 
     def _runs_of(self, check: Check, scenario: Scenario) -> list[Outcome]:
         """The first trials of *check*, if they have already run for another purpose."""
-        kind = kind_of(scenario)
-        is_fault_free = check.name == kind.fault_free_check
+        is_fault_free = check.name in (WORKERS_AGREE, RANKS_AGREE)
         if not is_fault_free or scenario.loader or scenario.processes != check.scenario.processes:
             return []
-        return kind.fault_free_runs(self.fault_free_run)
+        return list((self._ranks if scenario.ranks else self.fault_free_run).runs)
 
     def _judge_patiently(
         self, check: Check, scenario: Scenario, outcome: Outcome, trials: list[JudgedTrial]
@@ -315,27 +315,37 @@ class Battery:
         if _is_like_worker_epoch(check, scenario) and (epoch := fault_free_run.worker_epoch):
             comparison = epoch.comparison
         processes = limit_measurement(scenario.processes, fault_free_run.deadlines.most / 2)
-        return kind_of(scenario).run_trial(
-            fault_free_run,
-            *scenario.faults,
-            comparison=comparison,
-            options=replace(scenario.options, processes=processes),
-            changes=scenario.loader if is_alone else self._changes_for(scenario),
-            deadline=deadline,
-            may_take_longer=may_take_longer,
-        )
+        arguments: dict[str, Any] = {
+            "comparison": comparison,
+            "options": replace(scenario.options, processes=processes),
+            "changes": scenario.loader if is_alone else self._changes_for(scenario),
+            "deadline": deadline or scenario.deadlines * fault_free_run.deadlines.for_trial,
+            "may_take_longer": may_take_longer,
+        }
+        if not scenario.ranks:
+            return fault_free_run.run_trial(*scenario.faults, **arguments)
+        arguments["shares_folder"] = scenario.shares_folder
+        return self._ranks.run_trial(*scenario.faults, **arguments)
 
     def _changes_for(self, scenario: Scenario) -> dict[str, Any]:
         return {**self.fault_free_run.changes, **scenario.loader}
 
     def _judge(self, outcome: Outcome, check: Check, scenario: Scenario) -> Finding:
-        kind, run = kind_of(scenario), self.fault_free_run
+        run = self.fault_free_run
         if refusal := find_refusal(outcome):
             if refusal.verdict is Verdict.NOT_EXERCISED and check is not _SWEEP:
                 raise NotApplicable(*explain_refusal(outcome))
             return refusal
-        finding = kind.refine(kind.judge(run, outcome), run)
-        finding = check.refine(finding, outcome, kind.reference_for(run, outcome))
+        if scenario.ranks:
+            reference = self._ranks.reference_for(outcome)
+        elif scenario.is_before_init:
+            reference = at_rest.reference_for(run, outcome)
+        else:
+            reference = run.reference_for(outcome)
+        finding = judge(outcome, reference, run.contract)
+        if scenario.is_before_init:
+            finding = at_rest.refine(run, finding)
+        finding = check.refine(finding, outcome, reference)
         if not scenario.circumstance:
             return finding
         return replace(finding, sentence=f"{scenario.circumstance}, {finding.sentence}")
@@ -367,12 +377,11 @@ def _is_met_by_workers(outcome: Outcome | None) -> bool:
 
 def _is_like_worker_epoch(check: Check, scenario: Scenario) -> bool:
     """Whether new workers make one epoch, in which each error lasts until the next attempt."""
-    kind = kind_of(scenario)
     is_changed = scenario.loader or check.name == WORKERS_AGREE
     has_retries = any(map(_spares_retry, scenario.faults))
     processes = change_epochs(scenario.processes, lambda epoch: replace(epoch, patience=None))
-    is_one_epoch = kind.may_compare_workers and processes == kind.run_epochs()
-    is_plain = not scenario.watch_files and scenario.descriptors is None
+    is_one_epoch = processes == run_epochs(before_init=scenario.is_before_init)
+    is_plain = not (scenario.ranks or scenario.watch_files) and scenario.descriptors is None
     return bool(scenario.faults) and is_one_epoch and is_plain and not (is_changed or has_retries)
 
 

@@ -79,7 +79,7 @@ class _Kept:
         run = self.battery.fault_free_run
         try:
             result = check(self.battery)
-            if result.passed or not (result.applies or run.fails_when_monitored):
+            if result.passed or not (result.applies or run.fails_in_ranks):
                 return result, True
             # If no fault fired, the dataset may have used the files of the present item.
             is_unfired = result.applies and result.verdict is Verdict.NOT_EXERCISED

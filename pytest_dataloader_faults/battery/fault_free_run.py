@@ -9,8 +9,8 @@ from __future__ import annotations
 import base64
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
-from functools import partial
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
 from typing import Any, TypeVar
 
 from pytest_dataloader_faults._engine import require_engine
@@ -31,10 +31,23 @@ from pytest_dataloader_faults.battery.shares import (
     most_bytes_of,
     take_worker_epoch,
 )
-from pytest_dataloader_faults.battery.targets import OwnFolders, find_new_files, notes_on_changed
-from pytest_dataloader_faults.battery.workload import NotApplicable
+from pytest_dataloader_faults.battery.targets import (
+    OwnFolders,
+    find_new_files,
+    last_change,
+    names_of,
+    notes_on_changed,
+    paths_with,
+)
+from pytest_dataloader_faults.battery.workload import (
+    NEEDS_REAL_FILES,
+    NotApplicable,
+    Workload,
+    has_fake_files,
+)
 from pytest_dataloader_faults.exceptions import UnusableDatasetError
 from pytest_dataloader_faults.faults import Fault
+from pytest_dataloader_faults.faults.globs import GlobMatcher
 from pytest_dataloader_faults.outcomes import Contract, Finding, Outcome, Reference, reference
 from pytest_dataloader_faults.outcomes.agreement import BY_FORM, EXACT, Comparison, Mask
 from pytest_dataloader_faults.outcomes.judge import judge
@@ -45,11 +58,82 @@ from pytest_dataloader_faults.outcomes.repeats import (
     run_without_vain_waits,
     was_killed,
 )
+from pytest_dataloader_faults.outcomes.text import pluralize
+from pytest_dataloader_faults.steps import run_epochs
 
 ONE_WORKER: Mapping[str, Any] = {"num_workers": 1}
 _TWO_WORKERS: Mapping[str, Any] = {"num_workers": 2}
 _WATCHED = TrialOptions(watch_files=True)
+_FOLLOWED = TrialOptions(watch_files=True, processes=run_epochs(before_init=True))
+_FAILS_FOLLOWED = (
+    "it fails even without a fault while its files are monitored from the constructor on: {}"
+)
+_FAILS_AGAIN = "it raised {} without a fault while its constructor was monitored"
+_NOT_FOLLOWED = "its constructor cannot be monitored"
+BY_FACTORY = "make_dataset writes or touches the files that it reads"
+BY_WORKERS = "the workers write or touch the files that they read"
+_REMEDIES = {
+    BY_FACTORY: "Write them before the test, for example in a fixture, so that make_dataset only"
+    " opens them",
+    BY_WORKERS: "Open data files for reading only in the workers, so that they stay unchanged",
+}
 _Found = TypeVar("_Found")
+
+
+@dataclass(frozen=True)
+class FollowedRun:
+    """An epoch without a fault, in which files were followed from the constructor on. Plain data.
+
+    Files that a run rewrites, or creates in its own folder, cannot be damaged before the next run.
+
+    Attributes:
+        outcome: Its facts.
+        rewritten: The files that it rewrote.
+        created: The files that it created in its own folder.
+    """
+
+    outcome: Outcome
+    rewritten: frozenset[str] = frozenset()
+    created: frozenset[str] = frozenset()
+
+    @classmethod
+    def of(cls, outcome: Outcome, began: int, folders: OwnFolders) -> FollowedRun:
+        """The facts of a run that *began* at that time, in ns, with its own *folders*."""
+        used = {path for each in outcome.processes for path in each.files}
+        created = frozenset(filter(folders.is_made_by_dataset, used))
+        rewritten = (each for each in used - created if last_change(folders.original(each)) > began)
+        return cls(outcome, frozenset(rewritten), created)
+
+    @property
+    def changed(self) -> frozenset[str]:
+        """The files that cannot be damaged before the run."""
+        return self.rewritten | self.created
+
+    @property
+    def writer(self) -> str:
+        """Who changes them: BY_FACTORY or BY_WORKERS."""
+        by_main = paths_with([self.outcome.main] if self.outcome.main else [], "writes")
+        by_workers = paths_with(self.outcome.workers, "writes") - by_main
+        return BY_WORKERS if self._read & self.changed <= by_workers else BY_FACTORY
+
+    @property
+    def _read(self) -> set[str]:
+        return paths_with(self.outcome.processes, "reads")
+
+    def refusal(self, globs: tuple[str, ...]) -> NotApplicable | None:
+        """Why the files that match *globs* cannot be damaged beforehand, and advice; or None."""
+        read = set(filter(GlobMatcher(globs), self._read))
+        if not read or read - self.changed:
+            return None
+        paths = (*sorted(read & self.rewritten), *sorted(read & self.created))
+        files = f"({names_of(paths)}), so they cannot be damaged before it is called"
+        return NotApplicable(f"{self.writer} {files}", self.writer, remedy=_REMEDIES[self.writer])
+
+    def notes(self, globs: tuple[str, ...]) -> tuple[str, ...]:
+        """A note about rewritten files, if other files can be damaged beforehand."""
+        paths = tuple(sorted(filter(GlobMatcher(globs), self._read & self.rewritten)))
+        files = f"{pluralize(len(paths), 'file')} that each run writes ({names_of(paths)})"
+        return (f"{files} cannot be damaged before make_dataset() is called",) if paths else ()
 
 
 class FaultFreeRun:
@@ -60,14 +144,17 @@ class FaultFreeRun:
         runs: The epochs without a fault, with the loader that was passed: one, or two if a process
             of the first was killed.
         working: The epoch that faults are chosen by. It is the last of *runs*, unless that fails.
+        followed: The same epoch, if files could be followed from the constructor on; or None.
+        not_followed: Why they could not, or None.
         changes: Loader options that the dataset needs to work without a fault.
         cached: The files that the workers read, and that were created while the dataset was read.
         unusable_reason: Why the dataset does not work with these options either, or None.
-        fails_when_monitored: Whether the dataset failed without a fault, but with more processes
-            or files monitored than in the fault-free run.
+        fails_in_ranks: Whether the dataset fails without a fault, but with several ranks.
     """
 
-    fails_when_monitored = False
+    fails_in_ranks = False
+    followed: FollowedRun | None = None
+    not_followed: NotApplicable | None = None
     _sound: Outcome | None = None
 
     def __init__(
@@ -108,7 +195,9 @@ class FaultFreeRun:
     @property
     def is_reusable(self) -> bool:
         """Whether later checks may use this run: it passed, and no process of it was killed."""
-        findings = (getattr(each, "outcome", None) for each in self._findings.values())
+        findings = [getattr(each, "outcome", None) for each in self._findings.values()]
+        if self.not_followed is not None and self.not_followed.fatal is not None:
+            findings.append(self.not_followed.fatal.outcome)
         outcomes = (self.outcome, *filter(None, findings))
         return not (self.unusable_reason or any(map(was_killed, outcomes)))
 
@@ -126,9 +215,8 @@ class FaultFreeRun:
     def require_pass(self, trial: JudgedTrial, reason: str, group: str) -> None:
         """Raise NotApplicable if the dataset fails in *trial*, which has no fault."""
         if not trial.finding.passed:
-            self.fails_when_monitored = True
-            fatal = trial if was_killed(trial.outcome) else None
-            raise NotApplicable(reason.format(trial.finding.sentence), group, fatal)
+            self.fails_in_ranks = True
+            raise _refuse(trial, reason, group)
 
     @property
     def worker_epoch(self) -> Reference | None:
@@ -137,6 +225,27 @@ class FaultFreeRun:
             return None
         facts = (self.reference, self.contract, self.settings.seed, self.run_fault_free)
         return self.find_once("epoch of workers", partial(take_worker_epoch, *facts))
+
+    @cached_property
+    def workload(self) -> Workload:
+        """What the workers do, and which files can be damaged before the dataset is created."""
+        in_workers, followed = self._workload_of(self.working), self.followed
+        if followed is None:
+            return replace(in_workers, at_rest=(replace(in_workers, refusal=self.not_followed),))
+        everything = self._workload_of(followed.outcome)
+        at_rest = replace(
+            everything,
+            paths=everything.paths - followed.changed,
+            is_at_rest=True,
+            refusal=followed.refusal(self.settings.files),
+        )
+        rewritten = replace(in_workers, paths=in_workers.paths & followed.changed)
+        return replace(in_workers, at_rest=(at_rest, rewritten) if rewritten.paths else (at_rest,))
+
+    def _workload_of(self, outcome: Outcome) -> Workload:
+        settings = self.settings
+        facts = (settings.files, self.own_folders, self.cached, self.reference, settings.ranks)
+        return Workload.of(outcome, *facts)
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -282,25 +391,52 @@ class FaultFreeRun:
         reference.require_samples(self.reference, self.contract)
         runs = []
         for self.changes in attempts:
-            run, finding = self.run_watched()
+            run, finding = self._follow()
             self.deadlines.record_epoch(0 if run[-1].timed_out else run[-1].duration)
             batches = (each for epoch in run[-1].epochs for each in epoch.delivered)
             if not finding.passed and any(each.is_own for each in batches):
                 self.of_workers = True
-                run, finding = self.run_watched()
+                run, finding = self._follow()
             runs.append(run)
             if finding.passed:
                 break
-        self.runs, self.working = runs[0], runs[-1][-1]
+        self.runs = runs[0]
+        # The constructor's files count as the workers' only if they use them.
+        self.working = replace(runs[-1][-1], processes=runs[-1][-1].workers)
         suffix = " and with one worker" if self.changes == ONE_WORKER else ""
         why = f"it fails even without a fault{suffix} ({finding.sentence}); see workers-agree"
         self.unusable_reason = None if finding.passed else why
-        self._sound = self.working if finding.passed else None
+        self._sound = runs[-1][-1] if finding.passed else None
 
-    def run_watched(self) -> tuple[list[Outcome], Finding]:
+    def _follow(self) -> tuple[list[Outcome], Finding]:
+        """An epoch without a fault, and the finding on it.
+
+        Files are followed from the constructor on, or in the workers only if that fails.
+        """
+        self.followed = self.not_followed = None
+        if has_fake_files():
+            self.not_followed = NotApplicable(NEEDS_REAL_FILES)
+            return self.run_watched()
+        began = time.time_ns()
+        run, finding = self.run_watched(_FOLLOWED)
+        if finding.passed:
+            self.followed = FollowedRun.of(run[-1], began, self.own_folders)
+            return run, finding
+        error = run[-1].exception
+        group = _FAILS_AGAIN.format(error.type) if error else _NOT_FOLLOWED
+        self.not_followed = _refuse(JudgedTrial(run[-1], finding), _FAILS_FOLLOWED, group)
+        return self.run_watched()
+
+    def run_watched(self, options: TrialOptions = _WATCHED) -> tuple[list[Outcome], Finding]:
         """An epoch without a fault, whose files are watched, and the finding on it."""
-        run = self.run_fault_free(options=_WATCHED)
+        run = self.run_fault_free(options=options)
         return run, self.judge(run[-1], Contract())
+
+
+def _refuse(trial: JudgedTrial, reason: str, group: str) -> NotApplicable:
+    """Why a check does not apply to a dataset that fails in *trial*, which has no fault."""
+    fatal = trial if was_killed(trial.outcome) else None
+    return NotApplicable(reason.format(trial.finding.sentence), group, fatal)
 
 
 def replay_of(reference: Reference) -> Replay:

@@ -13,11 +13,11 @@ from pytest_dataloader_faults.battery.checks import (
     CHECKS,
     RUN_NOTES,
     describe_start,
-    kind_of_trial,
 )
+from pytest_dataloader_faults.battery.fault_free_run import FaultFreeRun
 from pytest_dataloader_faults.battery.targets import note_on_workers
 from pytest_dataloader_faults.battery.workload import NotApplicable
-from pytest_dataloader_faults.faults import has_files
+from pytest_dataloader_faults.faults import LockError, has_files
 from pytest_dataloader_faults.outcomes import CheckResult, FaultFacts, Finding, Outcome, Verdict
 from pytest_dataloader_faults.outcomes.agreement import Comparison
 from pytest_dataloader_faults.outcomes.contract import Cause
@@ -91,8 +91,7 @@ def run_check(
     trial = deciding_trial(result)
     outcome, cause = trial.outcome, _cause(battery, name, trial)
     of_files = any(has_files(each) for each in outcome.schedule)
-    run, kind = battery.fault_free_run, kind_of_trial(CHECKS[name], outcome)
-    about_files = (*run.notes, *kind.notes(run)) if of_files else ()
+    about_files = _notes_on_files(battery.fault_free_run, outcome) if of_files else ()
     noted = CHECKS[name].note_on(result)
     notes = (*noted, *_notes_on_dataset(battery, outcome), *about_files)
     untested = _untested_timeout(name, trial)
@@ -103,6 +102,15 @@ def run_check(
     result = _explain_result(replace(result, notes=evidence), cause, reproduce, expected)
     # Readers of files rarely have a timeout, so summaries do not mention that it was not tested.
     return replace(result, notes=notes if of_files else (*notes, *untested))
+
+
+def _notes_on_files(run: FaultFreeRun, outcome: Outcome) -> tuple[str, ...]:
+    """Remarks on the files of the dataset, for a trial with faults of files."""
+    # Locks of files that each run writes can fail as well.
+    has_locks = any(isinstance(each, LockError) for each in outcome.schedule)
+    if run.followed is None or not outcome.before_init or has_locks:
+        return run.notes
+    return (*run.notes, *run.followed.notes(run.settings.files))
 
 
 def _notes_on_dataset(battery: Battery, outcome: Outcome) -> tuple[str, ...]:

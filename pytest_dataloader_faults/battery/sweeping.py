@@ -18,7 +18,7 @@ from pytest_dataloader_faults._trial.factory import DatasetFactory
 from pytest_dataloader_faults.battery import progress
 from pytest_dataloader_faults.battery._battery import Battery
 from pytest_dataloader_faults.battery.checking import report
-from pytest_dataloader_faults.battery.checks import WORKERS_AGREE, Scenario, kind_of
+from pytest_dataloader_faults.battery.checks import WORKERS_AGREE, Scenario
 from pytest_dataloader_faults.battery.runner import run_check
 from pytest_dataloader_faults.battery.targets import note_on_workers
 from pytest_dataloader_faults.battery.workload import NOTHING_TO_SWEEP, NotApplicable
@@ -134,7 +134,7 @@ def _swept_faults(battery: Battery, scenario: Scenario, faults: Iterable[Fault])
             raise exceptions.CheckFailedError(refusal.reason) from None
         raise exceptions.InvalidArgumentError(f"before_init=True: {refusal.reason}") from None
     if not swept:
-        refused = kind_of(scenario).refusal(battery.fault_free_run)
+        refused = battery.workload_for(scenario).refusal
         raise exceptions.UnusableDatasetError(refused.full_reason if refused else NOTHING_TO_SWEEP)
     return swept
 
@@ -143,7 +143,7 @@ def _path_of(battery: Battery, scenario: Scenario, fault: Any) -> Any:
     """The path of the files that *fault* hits; "" if there are none."""
     if fault.path != default_path(type(fault)):
         return fault.path
-    return battery.workload_of(kind_of(scenario)).path_of(fault.operation)
+    return battery.workload_for(scenario).path_of(fault.operation)
 
 
 def _run_step(battery: Battery, scenario: Scenario, fault: Any) -> CheckResult:

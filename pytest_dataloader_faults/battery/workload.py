@@ -36,6 +36,7 @@ _ALL_MAPPED = (
 _NO_FILE = "neither its constructor nor its workers read a data file"
 _EMPTY = "the files that its constructor and its workers read are empty"
 _NOT_IN_MAIN = "only its workers read data files"
+NEEDS_REAL_FILES = "it needs real files, but pyfakefs replaces them"
 _TAKE_FOLDER = "Let make_dataset take a folder, and write to files in it"
 
 _FILE_SETS: Mapping[str, str] = {
@@ -170,8 +171,8 @@ class Workload:
         in_all_workers_only: Whether only the loader's own number of workers can read it.
         ranks: How many processes train together; None without ranks.
         is_at_rest: Whether these are files that can be damaged before the dataset is created.
-        not_at_rest: Why they cannot be, or None.
-        list_at_rest: Returns the workload of files that can be damaged so, and that of the others.
+        refusal: Why there are none, or None.
+        at_rest: The workload of the files that can be damaged so, and of the others.
     """
 
     fault_free: Outcome
@@ -185,8 +186,8 @@ class Workload:
     in_all_workers_only: bool = False
     ranks: int | None = None
     is_at_rest: bool = False
-    not_at_rest: NotApplicable | None = None
-    list_at_rest: Callable[[], tuple[Workload, ...]] | None = None
+    refusal: NotApplicable | None = None
+    at_rest: tuple[Workload, ...] = ()
 
     @classmethod
     def of(
@@ -196,9 +197,10 @@ class Workload:
         own_folders: targets.OwnFolders = _NO_FOLDERS,
         cached: tuple[str, ...] = (),
         reference: Reference | None = None,
+        ranks: int | None = None,
     ) -> Workload:
         """The workload of *fault_free*, with the files that match *globs*."""
-        workload = cls(fault_free, globs, frozenset(), own_folders, cached)
+        workload = cls(fault_free, globs, frozenset(), own_folders, cached, ranks=ranks)
         if reference is not None:
             workload = replace(
                 workload,
@@ -407,7 +409,7 @@ class Workload:
     def no_target(self, verb: str) -> NotApplicable:
         """An error that says why a check has no target: the workers *verb* no data file."""
         if self.is_at_rest:
-            return NotApplicable(_EMPTY if self.read.paths else _NO_FILE)
+            return self.refusal or NotApplicable(_EMPTY if self.read.paths else _NO_FILE)
         if self.read.paths and not self.opened.paths:
             reason = "its workers only use files that were opened or mapped before they started"
             return self.out_of_reach(reason)
@@ -472,7 +474,7 @@ def has_fake_files() -> bool:
 def require_real_files() -> None:
     """Raise NotApplicable if pyfakefs replaces the files."""
     if has_fake_files():
-        raise NotApplicable("it needs real files, but pyfakefs replaces them")
+        raise NotApplicable(NEEDS_REAL_FILES)
 
 
 def _scratch_files(fault_free: Outcome, own_folders: targets.OwnFolders) -> set[str]:

@@ -76,11 +76,11 @@ def check_of(node: pytest.Item, name: str) -> FaultCheck:
     """The check *name* for the item; skips the item if the engine cannot run."""
     options = options_of(node)
     from pytest_dataloader_faults._settings import Settings
-    from pytest_dataloader_faults.battery.checks import CHECKS, kind_of
+    from pytest_dataloader_faults.battery.checks import CHECKS, missing_requirement
     from pytest_dataloader_faults.plugin._fault_check import FaultCheck
 
     settings = Settings(**options.settings)
-    if requirement := kind_of(CHECKS[name].scenario).requirement(settings):
+    if requirement := missing_requirement(CHECKS[name], settings):
         node.stash[_options.NOT_APPLICABLE] = requirement
         pytest.skip(f"{name} does not apply to this dataset: {requirement}")
     node.stash[CHECK] = FaultCheck(name, options, node)

@@ -23,7 +23,6 @@ from pytest_dataloader_faults.outcomes import Contract, Verdict
 from pytest_dataloader_faults.outcomes.results import Exploration
 from pytest_dataloader_faults.outcomes.text import escape_for_log
 from pytest_dataloader_faults.search import _assertion
-from pytest_dataloader_faults.steps import run_epochs
 
 if TYPE_CHECKING:
     from hypothesis import strategies as st
@@ -73,7 +72,7 @@ def replay(
     if not options.get("num_workers"):
         options.pop("num_workers", None)  # The fault-free run has workers.
     trial_settings = replace(trial_settings, loader=options)
-    survey = _assertion.Survey(make_dataset, trial_settings, run_epochs(before_init=before_init))
+    survey = _assertion.Survey(make_dataset, trial_settings, before_init=before_init)
     outcome = survey.run_trial(*faults, epochs=epochs, loader=loader)
     return _assertion.assert_survives_or_fails_cleanly(outcome, survey)
 
@@ -144,7 +143,7 @@ def explore(
     search_settings = _runner.make_search_settings(settings, max_examples, names)
     choices = [*KINDS.values()]
     kinds = _default_kinds(fixed) if kinds is None else choose_arguments(choices, kinds=kinds)
-    survey = _assertion.Survey(make_dataset, trial_settings, run_epochs(before_init=before_init))
+    survey = _assertion.Survey(make_dataset, trial_settings, before_init=before_init)
     drawn = _runner.cases(survey, loader, max_epochs, max_faults=max_faults, kinds=kinds)
     with progress.bar("explore", search_settings.max_examples) as advance:
         search = _runner.Search(survey, advance)

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+from pytest_dataloader_faults._arguments import FLAG
 from pytest_dataloader_faults._settings import Settings, check
 from pytest_dataloader_faults._settings.jobs import NO_REPLAY, TrialJob, TrialOptions
 from pytest_dataloader_faults._trial import run_trial_job
@@ -17,11 +18,13 @@ from pytest_dataloader_faults._trial.factory import (
     is_named,
     takes_folder,
 )
-from pytest_dataloader_faults.battery.checks import Scenario, kind_of
 from pytest_dataloader_faults.battery.fault_free_run import ONE_WORKER, FaultFreeRun, replay_of
 from pytest_dataloader_faults.battery.targets import require_match
-from pytest_dataloader_faults.battery.workload import Workload
-from pytest_dataloader_faults.exceptions import CheckFailedError, FaultNotFiredError
+from pytest_dataloader_faults.exceptions import (
+    CheckFailedError,
+    FaultNotFiredError,
+    InvalidArgumentError,
+)
 from pytest_dataloader_faults.faults import Fault
 from pytest_dataloader_faults.outcomes import Contract, Finding, Outcome, Verdict
 from pytest_dataloader_faults.outcomes.agreement import Comparison
@@ -30,7 +33,7 @@ from pytest_dataloader_faults.outcomes.judge.errors import torch_dropped_a_batch
 from pytest_dataloader_faults.outcomes.judge.report import explain
 from pytest_dataloader_faults.outcomes.judge.starts import start_cause
 from pytest_dataloader_faults.outcomes.text import call_in_lines, code, to_plain
-from pytest_dataloader_faults.steps import Processes, run_epochs
+from pytest_dataloader_faults.steps import run_epochs
 
 if TYPE_CHECKING:
     from pytest_dataloader_faults.strategies.choices import DataFiles
@@ -47,7 +50,6 @@ VIOLATIONS: dict[Verdict, type[CheckFailedError]] = {
 bug, so it would shrink a hang into a different failure."""
 
 _NAMELESS = "make_dataset"
-_ONE_EPOCH = run_epochs()
 
 
 class Survey:
@@ -55,22 +57,22 @@ class Survey:
 
     Attributes:
         make_dataset: The dataset factory.
-        kind: The kind of its trials.
+        before_init: Whether its faults are armed before the dataset is created.
         contract: What the dataset promises, including how samples are compared.
     """
 
     def __init__(
-        self, make_dataset: DatasetFactory, settings: Settings, processes: Processes = _ONE_EPOCH
+        self, make_dataset: DatasetFactory, settings: Settings, *, before_init: bool = False
     ) -> None:
-        """*processes*: those of a trial; other trials have more epochs."""
-        self._fault_free_run = FaultFreeRun(make_dataset, settings, attempts=[ONE_WORKER])
-        self.make_dataset = make_dataset
-        self.contract = self._fault_free_run.contract
-        self.kind = kind_of(Scenario(processes=processes))
-        run = self._fault_free_run
-        monitored = self.kind.fault_free_outcome(run)
-        require_match(run.settings.files, monitored)
-        self._workload = Workload.of(monitored, run.settings.files, run.own_folders)
+        FLAG.check("before_init", before_init)
+        run = FaultFreeRun(make_dataset, settings, attempts=[ONE_WORKER])
+        self._fault_free_run, self.make_dataset, self.before_init = run, make_dataset, before_init
+        self.contract, self._workload = run.contract, run.workload
+        if before_init:
+            (self._workload, *_) = run.workload.at_rest
+            if not self._workload.is_at_rest and (refusal := self._workload.refusal):
+                raise InvalidArgumentError(f"before_init=True: {refusal.reason}")
+        require_match(run.settings.files, self._workload.fault_free)
 
     def __repr__(self) -> str:
         """The files, which matter in a failing example."""
@@ -116,7 +118,7 @@ class Survey:
             settings=fault_free_run.settings.override({**settings, "loader": loader}),
             comparison=self.comparison,
             options=TrialOptions(
-                processes=self.kind.run_epochs(epochs),
+                processes=run_epochs(epochs, before_init=self.before_init),
                 of_workers=fault_free_run.of_workers,
             ),
             replay=replay_of(reference) if is_known else NO_REPLAY,

@@ -218,17 +218,17 @@ def test_a_fault_does_not_miss_the_files_of_the_present_item(tmp_path, run_check
 
 
 BEFORE_INIT = "truncated-file"
-FOLLOWED, AFTER = 1, 1
-"""The epoch without a fault that is followed from the constructor on, and the recovery."""
+AFTER = 1
+"""The recovery pass in a new process."""
 
 
-def test_the_epoch_followed_from_the_constructor_on_is_made_once(records, run_check):
+def test_files_that_are_damaged_at_rest_need_no_fault_free_run_of_their_own(records, run_check):
     factory = _factory(records, run_check.log)
     run_check(factory)
     costs = [run_check(factory, name)[1] for name in (BEFORE_INIT, BEFORE_INIT, "missing-file")]
 
     # No worker meets a file that is missing in its folder, so a trial in the workers follows.
-    assert costs == [SECOND + FOLLOWED + ALONE + AFTER, ALONE + AFTER, ALONE + ALONE + AFTER]
+    assert costs == [SECOND + ALONE + AFTER, ALONE + AFTER, ALONE + ALONE + AFTER]
 
 
 class _Broken(Records):

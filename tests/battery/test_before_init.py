@@ -9,7 +9,7 @@ from torch.utils.data import DataLoader, Sampler
 
 from pytest_dataloader_faults import Contract, check_dataset, run_trial, sweep
 from pytest_dataloader_faults._trial import take_reference
-from pytest_dataloader_faults.battery.checks._at_rest import BY_FACTORY, BY_WORKERS
+from pytest_dataloader_faults.battery.fault_free_run import BY_FACTORY, BY_WORKERS
 from pytest_dataloader_faults.exceptions import UnusableDatasetError
 from pytest_dataloader_faults.faults import ReadError, TruncatedFile
 from pytest_dataloader_faults.outcomes.judge.at_rest import (

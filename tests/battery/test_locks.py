@@ -17,7 +17,14 @@ from pytest_dataloader_faults._engine import explain_missing_engine
 from pytest_dataloader_faults._trial import take_reference
 from pytest_dataloader_faults.battery.checks.locks import find_unlocked_write
 from pytest_dataloader_faults.faults import LockError
-from pytest_dataloader_faults.outcomes import FaultFacts, FileCounts, Firing, Pass, WorkerFacts
+from pytest_dataloader_faults.outcomes import (
+    FaultFacts,
+    FileCounts,
+    Firing,
+    Pass,
+    Reference,
+    WorkerFacts,
+)
 from support.corpus.locks import (
     LocksByLibrary,
     RetriesHdf5,
@@ -232,5 +239,5 @@ def test_which_writes_need_the_lock(locks, refused, held, is_violation):
     facts = (FaultFacts(LockError("*"), 1, 1, firings=firings),)
     outcome = revised(ordinary(Pass(EPOCH_1)), faults=facts, processes=(worker,))
 
-    finding = find_unlocked_write(outcome, fault_free)
+    finding = find_unlocked_write(outcome, Reference("map", (), fault_free=fault_free))
     assert (finding is not None) == is_violation

@@ -48,7 +48,7 @@ def _workload(real, *workers, start_method="fork", writable=(), **counts):
         paths=paths,
         globs=("*",),
         own_folders=OwnFolders(writable),
-        list_at_rest=None,
+        at_rest=(),
     )
 
 
@@ -211,7 +211,7 @@ def test_a_file_that_is_cut_off_can_be_found_so(files, cut, real):
 @rows(("counts", "cut"), [(MAPPED, A), (FileCounts(0, 1, 0), A), (OPENED, "read a data file")])
 def test_a_file_that_is_mapped_later_can_be_damaged_before(counts, cut, real):
     at_rest = replace(_workload(real, {A: counts}), is_at_rest=True)
-    workload = replace(at_rest, is_at_rest=False, list_at_rest=lambda: (at_rest,))
+    workload = replace(at_rest, is_at_rest=False, at_rest=(at_rest,))
     plan = _plan("truncated-file", workload)
 
     assert plan == [(faults.TruncatedFile(A, keep=0.5),)] if cut == A else cut in plan
@@ -221,7 +221,7 @@ def test_files_that_each_run_writes_are_damaged_in_the_workers(real):
     in_workers = _workload(real, {A: READ, B: READ})
     at_rest = replace(in_workers, paths=frozenset({A}), is_at_rest=True)
     parts = at_rest, replace(in_workers, paths=frozenset({B}))
-    scenarios = _scenarios("empty-file", replace(in_workers, list_at_rest=lambda: parts))
+    scenarios = _scenarios("empty-file", replace(in_workers, at_rest=parts))
 
     assert [each.faults[0].path for each in scenarios] == [A, B]
     assert [each.processes for each in scenarios] == [
@@ -234,7 +234,7 @@ def test_the_constructor_meets_a_disk_that_fails_if_it_reads(real):
     main = replace(in_workers.fault_free.workers[0], worker=None, files={B: READ})
     run = revised(in_workers.fault_free, processes=(main, *in_workers.fault_free.workers))
     at_rest = replace(in_workers, fault_free=run, is_at_rest=True)
-    workload = replace(in_workers, list_at_rest=lambda: (at_rest,))
+    workload = replace(in_workers, at_rest=(at_rest,))
 
     assert _plan("read-error", workload) == [
         (faults.ReadError((A, B), nth=2),),

@@ -9,9 +9,10 @@ import pytest
 
 from pytest_dataloader_faults import _settings, exceptions, faults
 from pytest_dataloader_faults.battery import checking, runner, sweeping, targets
-from pytest_dataloader_faults.battery.checks import CHECKS, _at_rest
+from pytest_dataloader_faults.battery.checks import CHECKS
 from pytest_dataloader_faults.battery.checks.memory.rules import WorkerMemory
 from pytest_dataloader_faults.battery.checks.ranks import WITHOUT_RANKS
+from pytest_dataloader_faults.battery.fault_free_run import FollowedRun
 from pytest_dataloader_faults.battery.workload import Workload
 from pytest_dataloader_faults.faults.base import explain_invalid_fault
 from pytest_dataloader_faults.injection import inject
@@ -237,13 +238,17 @@ def _texts_on_memory(trial):
 
 def test_notes_on_files(golden):
     run = _workload({DATA: READ, TEXT: FileCounts(1, 2, 64, 1)}).fault_free
-    rewritten = _at_rest.FollowedRun(run, rewritten=("/cache/a.npy", "/cache/b.npy"))
+    caches = ("/cache/a.npy", "/cache/b.npy")
+    rewritten, by_workers = (
+        FollowedRun(_workload(dict.fromkeys(caches, counts)).fault_free, frozenset(caches))
+        for counts in (READ, READ._replace(writes=1))
+    )
     (created,) = targets.notes_on_changed((DATA,), run)
     (written,) = targets.notes_on_changed((TEXT,), run)
     (workers,) = targets.note_on_workers(replace(Reference("map", ()), lacks_workers=True))
     refusals = {
-        f"refusal: {writer}": replace(rewritten, writer=writer).refusal(("*.npy",)).full_reason
-        for writer in (_at_rest.BY_FACTORY, _at_rest.BY_WORKERS)
+        f"refusal: {each.writer}": each.refusal(("*.npy",)).full_reason
+        for each in (rewritten, by_workers)
     }
     notes = {"made": created, "written": written, "workers": workers, **refusals}
     golden("notes", {**notes, "rewritten": "\n".join(rewritten.notes(("*.npy",)))})

@@ -13,9 +13,9 @@ import pytest
 from pytest_dataloader_faults import Contract, Outcome
 from pytest_dataloader_faults.battery._battery import Battery
 from pytest_dataloader_faults.battery.checks import CAUSE_RULES, CHECKS
-from pytest_dataloader_faults.battery.checks._at_rest import FollowedRun
-from pytest_dataloader_faults.battery.checks.ranks.fault_free import FaultFreeRanks
 from pytest_dataloader_faults.battery.checks.resume import resumes
+from pytest_dataloader_faults.battery.fault_free_run import FollowedRun
+from pytest_dataloader_faults.battery.ranks import FaultFreeRanks
 from pytest_dataloader_faults.battery.targets import OwnFolders
 from pytest_dataloader_faults.faults import CorruptedFile, WriteError
 from pytest_dataloader_faults.outcomes import (
@@ -438,13 +438,14 @@ def _judge_by_check(
     """The verdict of the battery, and whether the judge, the check or a second call decides."""
     again = _with_facts(FAULT_FREE, second) if second else FAULT_FREE
     second_call = JudgedTrial(again, judge_trial(again, REFERENCE)) if second else None
-    findings = {"second call": second_call, "followed": FOLLOWED, "ranks": FaultFreeRanks((), ())}
+    findings = {"second call": second_call, "ranks": FaultFreeRanks(None, (), ())}
     run = SimpleNamespace(
         contract=Contract(),
         reference=reference,
         reference_for=lambda _outcome: reference,
         own_folders=OwnFolders(("/folder",) if second else ()),
         find_once=lambda name, _find: findings[name],
+        followed=FOLLOWED,
         working=revised(FAULT_FREE, processes=(COPY,) if copies else ()),
     )
     battery = SimpleNamespace(fault_free_run=run)

@@ -4,9 +4,8 @@ from typing import Any
 
 from pytest_dataloader_faults._settings import Settings
 from pytest_dataloader_faults.search._assertion import Survey
-from pytest_dataloader_faults.steps import run_epochs
 
 
 def survey(make_dataset: Any, *, before_init: bool = False, **settings: Any) -> Survey:
     """Run the dataset once without a fault, and list the files that it reads."""
-    return Survey(make_dataset, Settings.of(settings), run_epochs(before_init=before_init))
+    return Survey(make_dataset, Settings.of(settings), before_init=before_init)

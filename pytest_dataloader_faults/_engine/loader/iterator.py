@@ -120,7 +120,9 @@ class LoaderMonitor:
         """Arm this process, which is about to make the dataset. Its workers join it."""
         config, self._armed_process = self.client.config, os.getpid()
         self._session = arm_function(fakes=False)(config, None, 0)
-        self.client.config = replace(config, armed=self._armed_process, shares_files=True)
+        # Without faults, workers list what they inherit, as those of a bystander.
+        shares_files = bool(config.plan.faults)
+        self.client.config = replace(config, armed=self._armed_process, shares_files=shares_files)
 
     def arm_bystander(self) -> None:
         """Arm this process, in which no fault fires: it only starts workers, which join it."""

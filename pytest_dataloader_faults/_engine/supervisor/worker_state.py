@@ -107,7 +107,7 @@ class WorkerState:
         self.faults = WorkerFaults(plan, self.id, bystander=hello.bystander)
         self.policy = self._policy()
         self.keep_low_fds, self.joins = plan.needs.keep_low_fds, parent is not None
-        self.files = _files_of(hello, parent)
+        self.files = _files_of(hello, parent, shares=bool(plan.faults))
         self.memory = ProcessMemory(self.pid)
         self.identities = Identities()
         self._known_paths: dict[bytes, str] = {}
@@ -334,11 +334,14 @@ class WorkerState:
         )
 
 
-def _files_of(hello: protocol.Hello, parent: WorkerState | None) -> _TrackedFiles:
-    """The tracked files of a process that says *hello*, below *parent* if it joins its filter."""
+def _files_of(hello: protocol.Hello, parent: WorkerState | None, *, shares: bool) -> _TrackedFiles:
+    """The tracked files of a process that says *hello*, below *parent* if it joins its filter.
+
+    *shares*: whether faults may have hit files that the parent has opened.
+    """
     if parent is None:
         return _TrackedFiles(hello.pid, hello.high_fds)
-    if parent.is_bystander:  # Its filter shows where followed descriptors start.
+    if parent.is_bystander or not shares:  # Its filter shows where followed descriptors start.
         base = parent.files.base
         return _TrackedFiles(hello.pid, (base, max(base, hello.high_fds[1])))
     # A descriptor that the parent has opened has the same number in its child.

@@ -10,25 +10,23 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from pytest_dataloader_faults._arguments import suggest_name
+from pytest_dataloader_faults._settings import Settings
 from pytest_dataloader_faults.battery.checks import locks, network, resume, threads, writes
-from pytest_dataloader_faults.battery.checks._at_rest import AtRest
-from pytest_dataloader_faults.battery.checks._at_rest import describe_start as describe_start
-from pytest_dataloader_faults.battery.checks._at_rest import list_at_rest as list_at_rest
 from pytest_dataloader_faults.battery.checks._base import WORKERS_AGREE as WORKERS_AGREE
 from pytest_dataloader_faults.battery.checks._base import Check as Check
 from pytest_dataloader_faults.battery.checks._base import Scenario as Scenario
 from pytest_dataloader_faults.battery.checks._base import Scenarios as Scenarios
-from pytest_dataloader_faults.battery.checks._base import TrialKind as TrialKind
 from pytest_dataloader_faults.battery.checks._base import check as check
 from pytest_dataloader_faults.battery.checks._epochs import EPOCHS, pin_memory
 from pytest_dataloader_faults.battery.checks.files import FILES
+from pytest_dataloader_faults.battery.checks.files import describe_start as describe_start
 from pytest_dataloader_faults.battery.checks.listings import LISTINGS
 from pytest_dataloader_faults.battery.checks.memory import MEMORY
-from pytest_dataloader_faults.battery.checks.ranks import RANKS, RankTrials
+from pytest_dataloader_faults.battery.checks.ranks import RANKS, WITHOUT_RANKS
+from pytest_dataloader_faults.battery.checks.ranks import RANKS_AGREE as RANKS_AGREE
 from pytest_dataloader_faults.battery.checks.workers import WORKERS
 from pytest_dataloader_faults.exceptions import InvalidArgumentError
 from pytest_dataloader_faults.faults import HttpError
-from pytest_dataloader_faults.outcomes import Outcome
 from pytest_dataloader_faults.outcomes.judge.causes import CauseRules
 from pytest_dataloader_faults.outcomes.text import format_value, shorten
 
@@ -45,10 +43,9 @@ CHECKS: dict[str, Check] = {
     for check in group
 }
 """All checks by name: those of this package, then those that users have registered."""
-IN_WORKERS = TrialKind()
-_BEFORE_INIT = AtRest()
-_KINDS = (RankTrials(), locks.LockTrials(), _BEFORE_INIT, IN_WORKERS)
-CAUSE_RULES = CauseRules((writes.find_cause, network.find_cause), {HttpError: network.ERROR_PAGE})
+CAUSE_RULES = CauseRules(
+    (writes.find_cause, network.find_cause, locks.find_cause), {HttpError: network.ERROR_PAGE}
+)
 RUN_NOTES: tuple[Callable[[FaultFreeRun], tuple[str, ...]], ...] = (network.note_on_connections,)
 """What packages of checks have to say about a dataset, whichever check runs."""
 HOOK = "pytest_dataloader_faults_checks"
@@ -103,15 +100,9 @@ OLD_NAMES = {
 """The checks that were once several: the present name by the old one, for the error about it."""
 
 
-def kind_of(scenario: Scenario) -> TrialKind:
-    """The kind of the trial of *scenario*."""
-    return next(kind for kind in _KINDS if kind.includes(scenario))
-
-
-def kind_of_trial(check: Check, outcome: Outcome) -> TrialKind:
-    """The kind of a trial of *check* with this *outcome*."""
-    kind = kind_of(check.scenario)
-    return _BEFORE_INIT if kind is IN_WORKERS and outcome.before_init else kind
+def missing_requirement(check: Check, settings: Settings) -> str:
+    """What *settings* must have for the trials of *check*; "" if they have it."""
+    return WITHOUT_RANKS if check.scenario.ranks and settings.ranks is None else ""
 
 
 def register(entries: object, origin: str) -> None:

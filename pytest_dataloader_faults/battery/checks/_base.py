@@ -9,29 +9,24 @@ import operator
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import KW_ONLY, dataclass, field, fields, replace
-from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
+from typing import Any, ClassVar, TypeAlias
 
 from pytest_dataloader_faults import _arguments as allow
-from pytest_dataloader_faults._settings import Settings
 from pytest_dataloader_faults._settings.jobs import TrialOptions, has_step, steps_of
 from pytest_dataloader_faults.battery.file_kinds import titles_of
 from pytest_dataloader_faults.battery.workload import NotApplicable, Workload, map_applicable
 from pytest_dataloader_faults.exceptions import InvalidArgumentError, InvalidCheckError
 from pytest_dataloader_faults.faults import Fault
 from pytest_dataloader_faults.outcomes import CheckResult, Outcome, Reference, Verdict
-from pytest_dataloader_faults.outcomes.contract import Cause, Contract, Finding
-from pytest_dataloader_faults.outcomes.judge import judge
+from pytest_dataloader_faults.outcomes.contract import Cause, Finding
 from pytest_dataloader_faults.outcomes.text import pluralize
 from pytest_dataloader_faults.steps import (
     PROCESSES,
+    Arm,
     Epoch,
-    Processes,
     UseAccelerator,
     run_epochs,
 )
-
-if TYPE_CHECKING:
-    from pytest_dataloader_faults.battery.fault_free_run import FaultFreeRun
 
 WORKERS_AGREE = "workers-agree"
 HALF = 0.5
@@ -79,7 +74,8 @@ class Scenario(allow.Checked, TrialOptions):
         keep_randomness: Whether random numbers are left unseeded, whatever the contract says. Then
             only types and shapes are compared.
         ranks: Whether the trial has several ranks.
-        locks: Whether its faults are about locks, which the dataset may take on its own files.
+        shares_folder: Whether all ranks get the same folder, if make_dataset takes one.
+        deadlines: How many times the usual deadline the trial may take.
         require_effect: A function of the workload and the outcome that raises ``NotApplicable`` if
             the trial proves nothing; or None.
         parts: Scenarios that decide if the dataset does not pass this one, or if it proves nothing.
@@ -94,15 +90,17 @@ class Scenario(allow.Checked, TrialOptions):
     circumstance: str = ""
     keep_randomness: bool = False
     ranks: bool = False
-    locks: bool = False
+    shares_folder: bool = False
+    deadlines: int = 1
     require_effect: Callable[[Workload, Outcome], None] | None = None
     parts: tuple[Scenario, ...] = ()
     unless_met: str | None = None
 
     _rules: ClassVar = {
-        **dict.fromkeys((*_FLAGS, "keep_randomness", "ranks", "locks"), allow.FLAG),
+        **dict.fromkeys((*_FLAGS, "keep_randomness", "ranks", "shares_folder"), allow.FLAG),
         **dict.fromkeys(("title", "circumstance"), _TEXT),
         "processes": PROCESSES,
+        "deadlines": allow.ArgumentRule(allow.at_least(1), "an int, 1 or more"),
         "descriptors": allow.optional(allow.at_least(1), "an int, 1 or more, or None"),
         "faults": allow.ArgumentRule(_is_faults, "a tuple of faults, such as (OpenError('*.h5'),)"),
         "loader": allow.ArgumentRule(
@@ -134,6 +132,11 @@ class Scenario(allow.Checked, TrialOptions):
         return next((epoch.patience for epoch in steps_of(self.processes, Epoch)), None)
 
     @property
+    def is_before_init(self) -> bool:
+        """Whether faults are armed before the dataset is created, in its single rank."""
+        return not self.ranks and isinstance(self.processes[0][0], Arm)
+
+    @property
     def uses_accelerator(self) -> bool:
         """Whether it needs an accelerator."""
         return has_step(self.processes, UseAccelerator)
@@ -146,75 +149,6 @@ class Scenario(allow.Checked, TrialOptions):
             if (value := getattr(self, each.name)) != getattr(_EMPTY, each.name)
         }
         return replace(defaults, **{**own, "loader": {**defaults.loader, **self.loader}})
-
-
-class TrialKind:
-    """What the battery does for trials with faults in workers.
-
-    A package of checks brings a subclass if it needs something else for its own trials.
-
-    Attributes:
-        fault_free_check: The check whose trials are those of the fault-free run.
-        may_compare_workers: Whether its trials may be compared with an epoch of workers.
-    """
-
-    fault_free_check = WORKERS_AGREE
-    may_compare_workers = True
-
-    def includes(self, scenario: Scenario) -> bool:  # noqa: ARG002  # for subclasses
-        """Whether the trial of *scenario* is of this kind."""
-        return True
-
-    def requirement(self, settings: Settings) -> str:  # noqa: ARG002
-        """What *settings* must have for such trials; empty if they have it."""
-        return ""
-
-    def run_epochs(self, count: int = 1) -> Processes:
-        """The processes of an ordinary trial with *count* epochs."""
-        return run_epochs(count)
-
-    def fault_free_outcome(self, run: FaultFreeRun) -> Outcome:
-        """The epoch without a fault by which faults are chosen."""
-        return run.working
-
-    def complete_outcome(self, run: FaultFreeRun) -> Outcome:
-        """The same epoch, with the files that the dataset itself makes or changes."""
-        return self.fault_free_outcome(run)
-
-    def fault_free_runs(self, run: FaultFreeRun) -> list[Outcome]:
-        """The trials of the fault-free check: two if a process of the first was killed."""
-        return run.runs
-
-    def run_trial(self, run: FaultFreeRun, *faults: Fault, **arguments: Any) -> Outcome:
-        """One trial with *faults*; *arguments* are those of ``FaultFreeRun.job``."""
-        return run.run_trial(*faults, **arguments)
-
-    def reference_for(self, run: FaultFreeRun, outcome: Outcome) -> Reference:
-        """The reference for *outcome*; missing samples are read now."""
-        return run.reference_for(outcome)
-
-    def judge(
-        self, run: FaultFreeRun, outcome: Outcome, contract: Contract | None = None
-    ) -> Finding:
-        """The verdict on *outcome*, by *contract* or else by the dataset's own."""
-        return judge(outcome, self.reference_for(run, outcome), contract or run.contract)
-
-    def workload(self, run: FaultFreeRun) -> Workload:
-        """What plans get; raises NotApplicable if there are no such trials of the dataset."""
-        facts = run.settings.files, run.own_folders, run.cached, run.reference
-        return Workload.of(self.fault_free_outcome(run), *facts)
-
-    def refusal(self, run: FaultFreeRun) -> NotApplicable | None:  # noqa: ARG002
-        """Why no fault can be injected into the files, if that is so."""
-        return None
-
-    def notes(self, run: FaultFreeRun) -> tuple[str, ...]:  # noqa: ARG002
-        """What to know about trials with faults of files."""
-        return ()
-
-    def refine(self, finding: Finding, run: FaultFreeRun) -> Finding:  # noqa: ARG002
-        """*finding* of the judge, with what trials without a fault show about it."""
-        return finding
 
 
 _EMPTY = Scenario()
@@ -231,7 +165,7 @@ _FOUND = allow.optional(
     lambda value: isinstance(value, Finding) and not value.passed and bool(value.sentence),
     "a Finding with a sentence and a verdict that is not a pass, or None if there is no violation",
 )
-_OF_CHECK = ("ranks", "locks", "uses_accelerator")
+_OF_CHECK = ("ranks", "is_before_init", "uses_accelerator")
 """They decide which workload a plan receives."""
 _UNMATCHED = Cause(
     "its plan has a fault that matches nothing",
@@ -447,13 +381,15 @@ def at_rest(plan: Plan) -> Plan:
         try:
             planned = tuple(plan(part))
         except NotApplicable as refusal:
-            raise part.not_at_rest or refusal from None
+            raise part.refusal or refusal from None
         processes = run_epochs(before_init=part.is_at_rest)
         return tuple(replace(scenario, processes=processes) for scenario in planned)
 
     @functools.wraps(plan)
     def plan_at_rest(workload: Workload) -> Iterator[Scenario]:
-        parts = workload.list_at_rest() if workload.list_at_rest else (workload,)
+        parts = workload.at_rest or (workload,)
+        if parts[0].refusal is not None and parts[0].refusal.fatal is not None:
+            raise parts[0].refusal
         yield from itertools.chain.from_iterable(map_applicable(plan_part, parts, []))
         with contextlib.suppress(NotApplicable):
             for scenario in plan(workload) if workload.opened.paths else ():

@@ -13,7 +13,6 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from pytest_dataloader_faults import faults
-from pytest_dataloader_faults.battery.checks._at_rest import note_on_missing
 from pytest_dataloader_faults.battery.checks._base import (
     FLIPS,
     HALF,
@@ -30,7 +29,9 @@ from pytest_dataloader_faults.faults.globs import GlobMatcher
 from pytest_dataloader_faults.outcomes import Outcome, Reference, Verdict
 from pytest_dataloader_faults.outcomes.chains import error_line
 from pytest_dataloader_faults.outcomes.contract import Finding
+from pytest_dataloader_faults.outcomes.judge.at_rest import is_unlisted
 from pytest_dataloader_faults.outcomes.judge.errors import torch_dropped_a_batch
+from pytest_dataloader_faults.outcomes.records import Pass
 from pytest_dataloader_faults.outcomes.text import pluralize
 
 _ALL_CUT = 1000
@@ -40,6 +41,28 @@ _COMPARE = (
     "Compare the file with what you expect: its size, a record count in its header, or a checksum"
     " stored next to it"
 )
+_BEFORE = (
+    "The file was already damaged when make_dataset() was called, so the constructor saw the damage"
+    " as well"
+)
+_MISSING = (
+    "The file was already missing when make_dataset() was called, so the constructor could neither"
+    " open it nor find it in its folder"
+)
+_UNREADABLE = (
+    "The disk already failed when make_dataset() was called, so the constructor could not read the"
+    " files either"
+)
+
+
+def describe_start(outcome: Outcome) -> str:
+    """What a trial that damaged files before the dataset was created did, for its advice."""
+    if not outcome.before_init:
+        return ""
+    if any(each.hides_file for each in outcome.schedule):
+        return _MISSING
+    is_unreadable = any(isinstance(each, ReadError) for each in outcome.schedule)
+    return _UNREADABLE if is_unreadable else _BEFORE
 
 
 @check("open-error", "handles files that cannot be opened")
@@ -47,6 +70,21 @@ _COMPARE = (
 def open_error(files: Workload) -> Iterator[Scenario]:
     """Permission is denied. Another errno would reach the same line of the dataset."""
     yield Scenario(faults=(faults.OpenError(files.opened.path, errno.EACCES),))
+
+
+def note_on_missing(outcome: Outcome) -> str:
+    """That a folder decides how many samples there are, if it does."""
+    if outcome.exception is not None or outcome.recovery is None or not is_unlisted(outcome):
+        return ""
+    left, whole = map(_count, (outcome.epochs[0], outcome.recovery))
+    if left >= whole:
+        return ""
+    return f"the folder decides how many samples there are: {left} of {whole} if it lacks a file"
+
+
+def _count(epoch: Pass) -> int:
+    """How many samples the dataset of *epoch* has, as far as is known."""
+    return epoch.length or epoch.sample_count
 
 
 @check("missing-file", "handles a file that does not exist", note=note_on_missing)

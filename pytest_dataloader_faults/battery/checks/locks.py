@@ -21,23 +21,18 @@ import errno
 import os
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
 
-from pytest_dataloader_faults.battery.checks._at_rest import AtRest
 from pytest_dataloader_faults.battery.checks._base import Scenario, check
 from pytest_dataloader_faults.battery.targets import path_of
 from pytest_dataloader_faults.battery.workload import NotApplicable, Workload
-from pytest_dataloader_faults.faults import Fault, LockError
+from pytest_dataloader_faults.faults import LockError
 from pytest_dataloader_faults.faults.globs import GlobMatcher
 from pytest_dataloader_faults.faults.resources import WRITE_LOCKS
-from pytest_dataloader_faults.outcomes import Contract, Finding, Outcome, Verdict, WorkerFacts
+from pytest_dataloader_faults.outcomes import Finding, Reference, Verdict, WorkerFacts
 from pytest_dataloader_faults.outcomes.contract import Cause
 from pytest_dataloader_faults.outcomes.records import TrialFacts
 from pytest_dataloader_faults.outcomes.stages import RECOVERY, Activity
 from pytest_dataloader_faults.steps import run_epochs
-
-if TYPE_CHECKING:
-    from pytest_dataloader_faults.battery.fault_free_run import FaultFreeRun
 
 _NO_LOCKS = "neither its constructor nor its workers lock a file"
 _RELEASED_AFTER = 1.0
@@ -79,81 +74,15 @@ _RETRIES = Cause(
 )
 
 
-@check(
-    "file-locks",
-    "handles locks of files that another job holds, and a drive without locks",
-    scenario=Scenario(processes=run_epochs(before_init=True), locks=True),
-    preface=_REFUSED,
-    advice=_WAIT_OR_RAISE,
-)
-def file_locks(workload: Workload) -> Iterator[Scenario]:
-    """If the constructor locks files as well as the workers, its error may hide what they do."""
-    run, is_meant = workload.fault_free, GlobMatcher(workload.globs)
-    ids = {each.worker for each in run.processes if _locks_file(each, is_meant)}
-    if not ids:
-        raise NotApplicable(_NO_LOCKS)
-    path = path_of(workload.globs)
-    held = LockError(path, seconds=_RELEASED_AFTER)
-    for title, fault in ((_HELD, held), (_WITHOUT_LOCKS, LockError(path, errno=errno.ENOLCK))):
-        yield Scenario(faults=(fault,), title=title)
-        if None in ids and len(ids) > 1:
-            workers = tuple(sorted(each.worker for each in run.workers if each.worker is not None))
-            in_workers = replace(fault, workers=workers)
-            yield Scenario(faults=(in_workers,), title=f"{title}, in the workers only")
-
-
-def _locks_file(process: WorkerFacts, is_meant: GlobMatcher) -> bool:
-    """Whether *process* locks a file that faults may hit."""
-    return any(counts.locks and is_meant(path) for path, counts in process.files.items())
-
-
-class LockTrials(AtRest):
-    """Trials in which locks fail, also those of files that the dataset itself writes."""
-
-    def includes(self, scenario: Scenario) -> bool:
-        """Whether its faults are about locks."""
-        return scenario.locks
-
-    def fault_free_outcome(self, run: FaultFreeRun) -> Outcome:
-        """An epoch without a fault, in which files are followed from the constructor on."""
-        return self.complete_outcome(run)
-
-    def refusal(self, run: FaultFreeRun) -> None:
-        """Locks of files that each run writes can fail as well."""
-
-    def notes(self, run: FaultFreeRun) -> tuple[str, ...]:  # noqa: ARG002
-        """Nothing is left out."""
-        return ()
-
-    def run_trial(self, run: FaultFreeRun, *faults: Fault, **arguments: Any) -> Outcome:
-        """One trial, with time for the timeouts of libraries on a drive without locks."""
-        if not all(isinstance(each, LockError) and each.is_held for each in faults):
-            deadline = _DEADLINES * run.deadlines.for_trial
-            arguments["deadline"] = arguments.get("deadline") or deadline
-        return super().run_trial(run, *faults, **arguments)
-
-    def judge(
-        self, run: FaultFreeRun, outcome: Outcome, contract: Contract | None = None
-    ) -> Finding:
-        """The usual verdict, or a write without the lock that protects the file otherwise.
-
-        If the loader got the error of the lock, nothing was written in its place.
-        """
-        finding = super().judge(run, outcome, contract)
-        if finding.verdict in (Verdict.SURVIVED, Verdict.FAILED_UNCLEARLY):
-            return find_unlocked_write(outcome, self.fault_free_outcome(run)) or finding
-        if finding.verdict is not Verdict.HUNG or finding.cause:
-            return finding
-        return replace(finding, cause=_cause_of_hang(outcome))
-
-
-def find_unlocked_write(outcome: TrialFacts, fault_free: TrialFacts) -> Finding | None:
-    """A write in *outcome* without the lock that protects the file in the *fault_free* run.
+def find_unlocked_write(outcome: TrialFacts, reference: Reference) -> Finding | None:
+    """A write in *outcome* without the lock that protects the file in the fault-free run.
 
     A lock that was never refused does not count.
     """
-    firings = (firing for each in outcome.faults for firing in each.firings)
-    refused = {firing.path for firing in firings if firing.path}
+    fault_free = reference.fault_free
+    if fault_free is None:
+        return None
+    refused = {firing.path for firing in outcome.firings if firing.path}
     for process in outcome.processes:
         held = process.notes.get(WRITE_LOCKS, {})
         for path in sorted(path for path, counts in process.files.items() if counts.writes):
@@ -177,12 +106,41 @@ def _unlocked_write(process: WorkerFacts, path: str, lock: str) -> Finding:
     return Finding(Verdict.CORRUPTED, sentence, UNLOCKED)
 
 
-def _cause_of_hang(outcome: TrialFacts) -> Cause | None:
+def find_cause(outcome: TrialFacts, verdict: Verdict, _: TrialFacts) -> Cause | None:
     """Why *outcome* hung after a lock was refused; None if it was only slow."""
     end = outcome.end.at_deadline
     is_slow = end is not None and end.activity is Activity.DELIVERS
-    if not outcome.fired or outcome.phase == RECOVERY or is_slow:
+    refused = [each for each in outcome.fired_faults if isinstance(each, LockError)]
+    if verdict is not Verdict.HUNG or not refused or outcome.phase == RECOVERY or is_slow:
         return None
-    faults = (each.fault for each in outcome.faults if each.fired)
-    is_held = any(isinstance(fault, LockError) and fault.is_held for fault in faults)
-    return _WAITS if is_held else _RETRIES
+    return _WAITS if any(fault.is_held for fault in refused) else _RETRIES
+
+
+@check(
+    "file-locks",
+    "handles locks of files that another job holds, and a drive without locks",
+    scenario=Scenario(processes=run_epochs(before_init=True)),
+    rule=find_unlocked_write,
+    preface=_REFUSED,
+    advice=_WAIT_OR_RAISE,
+)
+def file_locks(workload: Workload) -> Iterator[Scenario]:
+    """If the constructor locks files as well as the workers, its error may hide what they do."""
+    run, is_meant = workload.fault_free, GlobMatcher(workload.globs)
+    ids = {each.worker for each in run.processes if _locks_file(each, is_meant)}
+    if not ids:
+        raise NotApplicable(_NO_LOCKS)
+    path = path_of(workload.globs)
+    held, none = LockError(path, seconds=_RELEASED_AFTER), LockError(path, errno=errno.ENOLCK)
+    for title, fault, deadlines in ((_HELD, held, 1), (_WITHOUT_LOCKS, none, _DEADLINES)):
+        yield Scenario(faults=(fault,), title=title, deadlines=deadlines)
+        if None in ids and len(ids) > 1:
+            workers = tuple(sorted(each.worker for each in run.workers if each.worker is not None))
+            in_workers = (replace(fault, workers=workers),)
+            part = f"{title}, in the workers only"
+            yield Scenario(faults=in_workers, title=part, deadlines=deadlines)
+
+
+def _locks_file(process: WorkerFacts, is_meant: GlobMatcher) -> bool:
+    """Whether *process* locks a file that faults may hit."""
+    return any(counts.locks and is_meant(path) for path, counts in process.files.items())

@@ -233,7 +233,7 @@ class AtRestJudge(Judge):
 
     def find_corruption(self) -> Finding | None:
         """The same, or a dataset of another length that was created without an error."""
-        if not any(map(self._is_resized, self.outcome.epochs)):
+        if not (self.outcome.schedule and any(map(self._is_resized, self.outcome.epochs))):
             finding = None if self._rejects_entry else super().find_corruption()
             is_loss = finding is not None and finding.wrong is Wrong.MISSING
             is_stream = self.reference.kind == "iterable"

@@ -113,7 +113,7 @@ def stray_entries(workload: Workload) -> Iterator[Scenario]:
 def _list_folders(workload: Workload) -> tuple[str, ...]:
     """The listed folders that have a data file in or below them."""
     if not workload.listed:
-        raise NotApplicable(_NO_LISTING)
+        raise workload.refusal or NotApplicable(_NO_LISTING)
     return workload.listed.paths
 
 

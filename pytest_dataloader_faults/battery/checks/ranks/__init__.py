@@ -4,28 +4,19 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from pytest_dataloader_faults._settings import Settings
-from pytest_dataloader_faults._settings.jobs import has_step
 from pytest_dataloader_faults.battery.checks._base import (
     Scenario,
-    TrialKind,
     check,
     for_each_kind,
 )
 from pytest_dataloader_faults.battery.checks.ranks.generators import TWO_EPOCHS, find_same_numbers
-from pytest_dataloader_faults.battery.checks.ranks.shared_folder import HoldWrites, hold_writes
+from pytest_dataloader_faults.battery.checks.ranks.shared_folder import hold_writes
 from pytest_dataloader_faults.battery.workload import Workload
-from pytest_dataloader_faults.faults import Fault, ReadError, WorkerKilled
-from pytest_dataloader_faults.outcomes import Contract, Finding, Outcome, Reference, Verdict
+from pytest_dataloader_faults.faults import ReadError, WorkerKilled
+from pytest_dataloader_faults.outcomes import Finding, Outcome, Reference, Verdict
 from pytest_dataloader_faults.outcomes.contract import Cause
-from pytest_dataloader_faults.outcomes.repeats import JudgedTrial
-
-if TYPE_CHECKING:
-    from pytest_dataloader_faults.battery.checks.ranks.fault_free import FaultFreeRanks
-    from pytest_dataloader_faults.battery.fault_free_run import FaultFreeRun
 
 RANKS_AGREE = "ranks-agree"
 WITHOUT_RANKS = (
@@ -38,7 +29,6 @@ SAME_ORDER = Cause(
     overrides=True,
     fix="shuffle with the seed plus the epoch of set_epoch()",
 )
-_RANKS_FAIL = "its ranks fail even without a fault ({}); see ranks-agree"
 _HALVES = 2
 
 
@@ -70,6 +60,7 @@ def ranks_agree(workload: Workload) -> Iterator[Scenario]:
         yield Scenario(
             title="in one folder",
             processes=hold_writes(),
+            shares_folder=True,
             circumstance="when the ranks shared a folder, and rank 0 waited after it had created a"
             " file",
         )
@@ -102,65 +93,6 @@ def _fail_halfway(workload: Workload) -> Iterator[Scenario]:
     epoch = workload.reads // len(workload.fault_free.epochs)
     fault = ReadError(workload.read.path, nth=max(1, epoch // _HALVES))
     yield Scenario(faults=(fault,), title="a read fails")
-
-
-class RankTrials(TrialKind):
-    """Trials of several ranks, with faults in one of them."""
-
-    fault_free_check = RANKS_AGREE
-    may_compare_workers = False
-
-    def includes(self, scenario: Scenario) -> bool:
-        """Whether it has several ranks."""
-        return scenario.ranks
-
-    def requirement(self, settings: Settings) -> str:
-        """How many ranks there are."""
-        return WITHOUT_RANKS if settings.ranks is None else ""
-
-    def fault_free_runs(self, run: FaultFreeRun) -> list[Outcome]:
-        """The trials of all ranks without a fault: two if a process of the first was killed."""
-        return list(_find_ranks(run).runs)
-
-    def run_trial(self, run: FaultFreeRun, *faults: Fault, **arguments: Any) -> Outcome:
-        """One trial of all ranks, with *faults* in one of them."""
-        from pytest_dataloader_faults.battery.checks.ranks.fault_free import run_in_ranks
-
-        ranks, is_held = _find_ranks(run), has_step(arguments["options"].processes, HoldWrites)
-        if faults or is_held:
-            self._require_agreement(run)
-        shared = {"shares_folder": is_held or ranks.shares_folder}
-        return run_in_ranks(
-            run, faults, ranks.references, on_rank=ranks.faulty_rank, **shared, **arguments
-        )
-
-    def reference_for(self, run: FaultFreeRun, outcome: Outcome) -> Reference:  # noqa: ARG002  # one for all
-        """The reference, with that of each rank."""
-        from pytest_dataloader_faults.battery.checks.ranks.fault_free import reference_of_all
-
-        return reference_of_all(run, _find_ranks(run).references)
-
-    def workload(self, run: FaultFreeRun) -> Workload:
-        """What the first workers of the rank with the faults do in the fault-free run."""
-        self._require_agreement(run)
-        ranks = _find_ranks(run)
-        rank = ranks.outcome.ranks[ranks.faulty_rank]
-        first = {each.worker: each for each in reversed(rank.processes)}
-        passes = rank.passes if len(first) == len(rank.processes) else rank.passes[:1]
-        rank = replace(rank, passes=passes, processes=tuple(reversed(first.values())))
-        return Workload.of(rank, run.settings.files)
-
-    def _require_agreement(self, run: FaultFreeRun) -> None:
-        """Raise NotApplicable if the ranks fail without a fault."""
-        outcome = _find_ranks(run).outcome
-        trial = JudgedTrial(outcome, self.judge(run, outcome, Contract()))
-        run.require_pass(trial, _RANKS_FAIL, "its ranks do not agree")
-
-
-def _find_ranks(run: FaultFreeRun) -> FaultFreeRanks:
-    from pytest_dataloader_faults.battery.checks.ranks.fault_free import find_ranks
-
-    return find_ranks(run)
 
 
 def _find_same_order(outcome: Outcome) -> Finding | None:

@@ -13,28 +13,35 @@ from typing import Any
 from pytest_dataloader_faults._settings.jobs import ReferenceJob, TrialOptions
 from pytest_dataloader_faults._trial import repeat_if_killed
 from pytest_dataloader_faults._trial.ranks import run_ranks, take_references
-from pytest_dataloader_faults.battery.checks.ranks.generators import TWO_EPOCHS
 from pytest_dataloader_faults.battery.fault_free_run import FaultFreeRun, replay_of
+from pytest_dataloader_faults.battery.workload import Workload
 from pytest_dataloader_faults.exceptions import UnusableDatasetError
 from pytest_dataloader_faults.faults import Fault
 from pytest_dataloader_faults.faults.collisions import Collisions
-from pytest_dataloader_faults.outcomes import Outcome, Reference
+from pytest_dataloader_faults.outcomes import Contract, Outcome, Reference
 from pytest_dataloader_faults.outcomes.agreement import Sample
+from pytest_dataloader_faults.outcomes.judge import judge
 from pytest_dataloader_faults.outcomes.judge.ranks import is_of_content
-from pytest_dataloader_faults.outcomes.repeats import run_without_vain_waits, was_killed
+from pytest_dataloader_faults.outcomes.repeats import (
+    JudgedTrial,
+    run_without_vain_waits,
+    was_killed,
+)
 
 
 @dataclass(frozen=True)
 class FaultFreeRanks:
-    """The samples of each rank, and trials of all ranks without a fault. Plain data.
+    """The samples of each rank, and trials of all ranks, with faults in one of them.
 
     Attributes:
+        run: The dataset in a single process.
         references: The samples of each rank; none of a stream that fails.
-        runs: One trial of two epochs, or two if a process of the first was killed.
+        runs: One trial of two epochs without a fault, or two if a process of the first was killed.
         shares_folder: Whether ranks fail unless they share the folder that make_dataset receives,
             because one of them prepares the files for all.
     """
 
+    run: FaultFreeRun
     references: tuple[Reference, ...]
     runs: tuple[Outcome, ...]
     shares_folder: bool = False
@@ -58,23 +65,63 @@ class FaultFreeRanks:
         ]
         return reading_ranks[-1] if reading_ranks else len(ranks) - 1
 
+    @property
+    def workload(self) -> Workload:
+        """What the first workers of the rank with the faults do without them."""
+        self._require_agreement()
+        rank = self.outcome.ranks[self.faulty_rank]
+        first = {each.worker: each for each in reversed(rank.processes)}
+        passes = rank.passes if len(first) == len(rank.processes) else rank.passes[:1]
+        rank = replace(rank, passes=passes, processes=tuple(reversed(first.values())))
+        settings = self.run.settings
+        return Workload.of(rank, settings.files, ranks=settings.ranks)
 
-_WATCHED = TrialOptions(watch_files=True, processes=TWO_EPOCHS)
+    def run_trial(self, *faults: Fault, shares_folder: bool, **arguments: Any) -> Outcome:
+        """One trial of all ranks; *arguments* are those of ``FaultFreeRun.job``."""
+        if faults or shares_folder:
+            self._require_agreement()
+        return _run_in_ranks(
+            self.run,
+            faults,
+            self.references,
+            on_rank=self.faulty_rank,
+            shares_folder=shares_folder or self.shares_folder,
+            **arguments,
+        )
+
+    def reference_for(self, _: Outcome) -> Reference:
+        """The reference of the dataset, with those of its ranks."""
+        whole_reference, members = self.run.reference, self.references
+        if not members:
+            return whole_reference
+        is_whole = _is_whole(whole_reference, members)
+        fault_free = self.run.working
+        return replace(whole_reference, fault_free=fault_free, members=members, is_whole=is_whole)
+
+    def _require_agreement(self) -> None:
+        """Raise NotApplicable if the ranks fail without a fault."""
+        outcome = self.outcome
+        finding = judge(outcome, self.reference_for(outcome), Contract())
+        self.run.require_pass(JudgedTrial(outcome, finding), _FAIL, "its ranks do not agree")
 
 
-def find_ranks(run: FaultFreeRun) -> FaultFreeRanks:
+_FAIL = "its ranks fail even without a fault ({}); see ranks-agree"
+
+
+def find_ranks(run: FaultFreeRun, options: TrialOptions) -> FaultFreeRanks:
     """The ranks of the dataset of *run*, compared in the same way.
 
-    Each rank has its own folder, if make_dataset takes one, unless they fail with that.
+    Each rank has its own folder, if make_dataset takes one, unless they fail with that. *options*:
+    those of a trial without a fault.
     """
 
     def record() -> FaultFreeRanks:
         if run.own_folders.paths:
             with contextlib.suppress(UnusableDatasetError):
-                ranks = _record(run, shares_folder=False)
+                ranks = _record(run, options, shares_folder=False)
                 if ranks.references:
                     return ranks
-        return _record(run, shares_folder=bool(run.own_folders.paths))
+        return _record(run, options, shares_folder=bool(run.own_folders.paths))
 
     def find() -> FaultFreeRanks:
         return run.find_once(f"ranks, in batches: {run.comparison.in_batches}", record)
@@ -87,7 +134,7 @@ def find_ranks(run: FaultFreeRun) -> FaultFreeRanks:
     return ranks
 
 
-def run_in_ranks(
+def _run_in_ranks(
     run: FaultFreeRun,
     faults: tuple[Fault, ...],
     references: Sequence[Reference],
@@ -105,18 +152,6 @@ def run_in_ranks(
 
     return run_without_vain_waits(
         run_once, lambda outcome: not faults and bool(outcome.exception or outcome.timed_out)
-    )
-
-
-def reference_of_all(run: FaultFreeRun, references: Sequence[Reference]) -> Reference:
-    """The reference of *run*, with the *references* of its ranks."""
-    if not references:
-        return run.reference
-    return replace(
-        run.reference,
-        fault_free=run.working,
-        members=tuple(references),
-        is_whole=_is_whole(run.reference, references),
     )
 
 
@@ -154,7 +189,7 @@ def _extend(reference: Reference, whole_reference: Reference) -> Reference:
     return replace(reference, samples=tuple(samples.items()), draws=draws)
 
 
-def _record(run: FaultFreeRun, *, shares_folder: bool) -> FaultFreeRanks:
+def _record(run: FaultFreeRun, options: TrialOptions, *, shares_folder: bool) -> FaultFreeRanks:
     """The samples and a trial of the ranks; a stream that fails has only the trial."""
     references: tuple[Reference, ...] = ()
     error: UnusableDatasetError | None = None
@@ -164,7 +199,7 @@ def _record(run: FaultFreeRun, *, shares_folder: bool) -> FaultFreeRanks:
     except UnusableDatasetError as raised:
         error = raised
     start = partial(
-        run_in_ranks, run, (), references, shares_folder=shares_folder, options=_WATCHED
+        _run_in_ranks, run, (), references, shares_folder=shares_folder, options=options
     )
     runs = tuple(repeat_if_killed(start, was_killed))
     outcome = runs[-1]
@@ -177,7 +212,7 @@ def _record(run: FaultFreeRun, *, shares_folder: bool) -> FaultFreeRanks:
             replace(reference, fault_free=rank)
             for reference, rank in zip(divided, first_epochs, strict=True)
         )
-    return FaultFreeRanks(references, runs, shares_folder)
+    return FaultFreeRanks(run, references, runs, shares_folder)
 
 
 def _take(run: FaultFreeRun, *, shares_folder: bool) -> tuple[Reference, ...]:
