@@ -163,7 +163,7 @@ def _require_worker_init(outcome: Outcome) -> None:
     torch calls it once for each worker, raises its error with the first batch, and has the worker
     continue.
     """
-    firings = [firing for each in outcome.faults for firing in each.firings]
+    firings = outcome.firings
     is_start = all(firing.worker is not None and firing.fetch == 0 for firing in firings)
     errors = {epoch.exception.type for epoch in outcome.epochs if epoch.exception}
     is_another = len(errors) > 1
@@ -177,7 +177,7 @@ def _require_worker_init(outcome: Outcome) -> None:
 def _find_error_again(outcome: Outcome, _: Reference) -> Finding | None:
     """An error in the second epoch, although only reads of the first epoch failed."""
     raised = outcome.exception
-    epochs = {firing.epoch for each in outcome.faults for firing in each.firings}
+    epochs = {firing.epoch for firing in outcome.firings}
     if raised is None or len(outcome.epochs) == 1 or epochs != {1}:
         return None
     sentence = f"no read failed in epoch 2, but the same workers raised {error_line(raised)}"

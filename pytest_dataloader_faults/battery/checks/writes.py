@@ -49,7 +49,7 @@ def write_error(workload: Workload) -> Iterator[Scenario]:
 
 def find_cause(outcome: TrialFacts, verdict: Verdict, fault_free: TrialFacts) -> Cause | None:
     """The cause after a failed write, or after another fault in a worker that writes files."""
-    failed = any(Place.WRITE in each.fault.places for each in outcome.faults if each.fired)
+    failed = any(Place.WRITE in each.places for each in outcome.fired_faults)
     hangs = outcome.timed_out  # It waits for something that an error left undone in memory.
     if verdict is Verdict.POISONED and not hangs and (failed or _writes_files(fault_free)):
         return PARTIAL_FILE
