@@ -1,7 +1,8 @@
 """The messages among the main process, its workers and the supervisor.
 
-The process that iterates the DataLoader has one connection to the supervisor. Each worker has its
-own one, by which it arms itself and then reports what it does.
+The process that iterates the DataLoader has one connection to the supervisor. All processes that
+arm themselves share an end of another one, the door, by which each passes on an end of its own.
+There is no address that other processes could connect to.
 
 ===================  =====================================================  ==============
 From the loader      When                                                   Answer
@@ -18,8 +19,9 @@ From the loader      When                                                   Answ
 ===================  =====================================================  ==============
 From a worker        When                                                   Answer
 ===================  =====================================================  ==============
-``Hello``            it is armed; a listener, or the end of a hang socket,
-                     and descriptors of inherited files may come along      ``Proceed``
+``Hello``            it is armed; by the door, with the listener, or the
+                     end of a hang socket, unless it joins, an end of its
+                     connection, and descriptors of inherited files         ``Proceed``
 ``FetchStarted``     a batch starts                                         ``Proceed``, (1)
 ``SampleStarted``    a sample starts, if the schedule needs to know         ``Proceed``, (1)
 ``FetchFinished``    the batch was made, failed, or there are no more
@@ -49,18 +51,13 @@ message is limited.
 
 from __future__ import annotations
 
-import array
-import errno
-import os
-import socket
-import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, TypeAlias, get_args
 
 from pytest_dataloader_faults import wire
+from pytest_dataloader_faults._engine.channel import Channel, Door
 from pytest_dataloader_faults._engine.plan import FaultPlan
-from pytest_dataloader_faults._engine.system.ownership import OwnedDescriptor
 from pytest_dataloader_faults._engine.system.temporary import AnonymousFile, SharedCount
 from pytest_dataloader_faults.outcomes.refusals import FileEvent, Refusal
 from pytest_dataloader_faults.wire import FaultFacts, FileCounts, Firing, WorkerFacts
@@ -302,120 +299,16 @@ FromWorker: TypeAlias = Hello | OfFetches | Counts | Firing | FaultRefused
 ToJournal: TypeAlias = WorkerArmed | WorkerReports | FileEvent
 Task: TypeAlias = ExitNow | DieWhileSending | Block
 Message: TypeAlias = OfHost | FromLoader | ToLoader | FromWorker | Proceed | Task
-wire.register(*get_args(Message | ToJournal))
+wire.register(*get_args(ToJournal))
 
 
-# Some facts about a connection. A message is JSON behind its length, with descriptors attached.
-# Only recvmsg(2) and sendmsg(2) are called, of which the filter does not notify. The supervisor
-# must never wait for the rest of a message: the thread that sends it may wait for the GIL, and the
-# thread that holds the GIL for the answer to an open(2). So ``ready`` takes what has arrived.
-
-
-_HEADER = struct.Struct("=II")
-"""How long the text is, and how many descriptors go with it."""
-_CHUNK = 1 << 16
-_MAX_DESCRIPTORS = 64
-_SPACE = socket.CMSG_SPACE(_MAX_DESCRIPTORS * array.array("i").itemsize)
-_BACKLOG = 128
 _PRINTED_SHOWN = 4000
 """Bytes: a traceback, and the lines before it."""
 
 
-def pack(message: Message, descriptor_count: int) -> bytes:
-    """What a channel sends for *message*."""
-    body = wire.encode(message)
-    return _HEADER.pack(len(body), descriptor_count) + body
-
-
-class Channel:
-    """One end of a connection. Reading from a closed one raises EOFError."""
-
-    def __init__(self, connection: socket.socket) -> None:
-        self.connection = connection
-        self._owned = OwnedDescriptor(connection.fileno())
-        self._bytes = bytearray()
-        self._chunk = bytearray(_CHUNK)
-        """Made once: a fault may make large allocations fail."""
-        self._descriptors: list[int] = []
-
-    def fileno(self) -> int:
-        """For polling."""
-        return self.connection.fileno()
-
-    def require(self) -> None:
-        """Raise ClosedByUserError if the user's code has closed this end of the connection."""
-        self._owned.require()
-
-    def send(self, message: Message, descriptors: Sequence[int] = ()) -> None:
-        """Send *message*; the other side gets duplicates of *descriptors*."""
-        self.require()
-        self.send_packed(pack(message, len(descriptors)), descriptors)
-
-    def send_packed(self, packed: bytes, descriptors: Sequence[int] = ()) -> None:
-        """Send a message that was *packed* before."""
-        data = memoryview(packed)
-        rights = (socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", descriptors))
-        attached = [rights] if descriptors else []
-        while data:
-            data = data[self.connection.sendmsg([data], attached) :]
-            attached = []
-
-    def receive(self) -> tuple[Message, list[int]]:
-        """Wait for the next message and its descriptors."""
-        while (message := self._next()) is None:
-            self._take()
-        return message
-
-    def ready(self) -> list[tuple[Message, list[int]]]:
-        """The messages that have arrived, after one read of the connection."""
-        self._take()
-        return list(iter(self._next, None))
-
-    def _take(self) -> None:
-        self.require()
-        count, control, flags, _ = self.connection.recvmsg_into(
-            [self._chunk], _SPACE, socket.MSG_CMSG_CLOEXEC
-        )
-        if not count:
-            raise EOFError
-        with memoryview(self._chunk) as chunk:
-            self._bytes += chunk[:count]
-        received = [each for _, _, numbers in control for each in array.array("i", numbers)]
-        self._descriptors += received
-        if flags & socket.MSG_CTRUNC:  # There were too many, or all numbers are in use.
-            if len(received) >= _MAX_DESCRIPTORS:
-                raise ValueError(f"more than {_MAX_DESCRIPTORS} descriptors arrived at once")
-            raise OSError(errno.EMFILE, "descriptors of a message were lost")
-
-    def _next(self) -> tuple[Message, list[int]] | None:
-        if len(self._bytes) < _HEADER.size:
-            return None
-        length, count = _HEADER.unpack_from(self._bytes)
-        end = _HEADER.size + length
-        if len(self._bytes) < end:
-            return None
-        body, self._bytes = self._bytes[_HEADER.size : end], self._bytes[end:]
-        message: Message = wire.decode(body.decode(errors="replace"))
-        descriptors, self._descriptors = self._descriptors[:count], self._descriptors[count:]
-        return message, descriptors
-
-    @property
-    def incomplete(self) -> tuple[int, int]:
-        """How many bytes and descriptors of an incomplete message have arrived."""
-        return len(self._bytes), len(self._descriptors)
-
-    def close(self) -> None:
-        """Close this end, and the descriptors that were received."""
-        while self._descriptors:
-            os.close(self._descriptors.pop())
-        if not self._owned.is_open:
-            self.connection.detach()  # The number is not ours to close.
-        self.connection.close()
-
-
 @dataclass(frozen=True)
 class WorkerConfig:
-    """Where the supervisor is, and what is requested. Picklable, for spawn and forkserver.
+    """How to reach the supervisor, and what is requested. Picklable, for spawn and forkserver.
 
     *folder*: for the sockets by which workers pass tensors on; None in a trial, which has one.
     *armed*: the main process, if it is under the filter. *shares_files*: its faults were armed
@@ -423,7 +316,7 @@ class WorkerConfig:
     files.
     """
 
-    address: str
+    door: Door
     supervisor: int
     plan: FaultPlan
     fakes: bool = False
@@ -433,16 +326,10 @@ class WorkerConfig:
     shares_files: bool = False
     workers: int = 0
 
-    def connect(self) -> Channel:
-        """A connection to the supervisor."""
-        connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
-        connection.connect(f"\0{self.address}")
-        return Channel(connection)
-
 
 @dataclass(frozen=True)
 class SupervisorHandle:
-    """A supervisor that waits for ``Configure``, and the name of its listening socket.
+    """A supervisor that waits for ``Configure``, and the door for its workers.
 
     *printed*: its standard output and error. *bytes_read*: how many bytes it has read for workers,
     if it is a trial's.
@@ -450,7 +337,7 @@ class SupervisorHandle:
 
     pid: int
     control: Channel
-    address: str
+    door: Door
     printed: AnonymousFile
     bytes_read: SharedCount | None = None
 
@@ -459,12 +346,3 @@ def describe_output(printed: AnonymousFile) -> str:
     """A sentence with the end of what a supervisor *printed*, to go after another sentence."""
     text = printed.text(_PRINTED_SHOWN).strip()
     return text and f" The supervisor printed:\n{text}\n"
-
-
-def listening_socket() -> tuple[socket.socket, str]:
-    """A socket that workers will connect to, and its name in the abstract namespace."""
-    address = f"pytest-dataloader-faults-{os.getpid()}-{os.urandom(8).hex()}"
-    listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    listening.bind(f"\0{address}")
-    listening.listen(_BACKLOG)
-    return listening, address

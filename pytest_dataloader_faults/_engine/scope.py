@@ -186,7 +186,7 @@ def protect_files(supervisor: SupervisorHandle) -> WorkerSession | None:
     from pytest_dataloader_faults._engine.worker.arm import arm_function
 
     plan = FaultPlan((), protects=True)
-    config = WorkerConfig(supervisor.address, supervisor.pid, plan)
+    config = WorkerConfig(supervisor.door, supervisor.pid, plan)
     return arm_function(fakes=False)(config, None, 0, bystander=True)
 
 

@@ -33,7 +33,7 @@ from typing import Any, NoReturn
 from pytest_dataloader_faults._engine.fake import fake_files
 from pytest_dataloader_faults._engine.kernel.linux import collapse
 from pytest_dataloader_faults._engine.loader.iterator import LoaderMonitor  # noqa: F401  # For preload().
-from pytest_dataloader_faults._engine.protocol import Message, SupervisorHandle
+from pytest_dataloader_faults._engine.protocol import SupervisorHandle
 from pytest_dataloader_faults._engine.supervisor.host import prepare_supervisors
 from pytest_dataloader_faults._engine.supervisor.refusals import SharedFiles
 from pytest_dataloader_faults._engine.supervisor.server import fork_supervisor
@@ -62,7 +62,7 @@ def preload() -> None:
     """Do, in pytest's process, what each trial and each of its workers would do again."""
     arm_function(fakes=fake_files() is not None)
     import_late_modules(FOR_LOADER)
-    prepare_supervisors(Message | JournalEvent)
+    prepare_supervisors(JournalEvent)
     _read_sources()
 
 
@@ -105,11 +105,10 @@ def main(job: Job, around: Surroundings) -> NoReturn:
     def warden() -> None:
         _use_streams(around.printed.fd)
         gc.freeze()  # To look through pytest's objects would take 50 ms.
-        keeper = around.server.pids[:1] if around.server else ()
         start = None
         if isinstance(job, TrialJob):
-            starters, files = (os.getpid(), *keeper), SharedFiles(around.fired, job.history)
-            start = partial(fork_supervisor, around.facts.fd, starters, files)
+            files = SharedFiles(around.fired, job.history)
+            start = partial(fork_supervisor, around.facts.fd, files)
         run_under_deadline(root, start, job.limits, around, partial(_list_following, job, around))
 
     def root(supervision: SupervisorHandle | None, number: int) -> None:

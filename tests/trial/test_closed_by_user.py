@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
 from collections.abc import Callable
@@ -10,7 +11,8 @@ from typing import Any
 import pytest
 
 from pytest_dataloader_faults import check_dataset, inject, run_trial
-from pytest_dataloader_faults._engine.protocol import Channel, FetchStarted
+from pytest_dataloader_faults._engine.channel import Channel
+from pytest_dataloader_faults._engine.protocol import FetchStarted
 from pytest_dataloader_faults._engine.system.ownership import ClosedByUserError
 from pytest_dataloader_faults._trial import take_reference
 from pytest_dataloader_faults.exceptions import HarnessError, UnusableDatasetError
@@ -118,10 +120,9 @@ def test_the_end_of_inject_closes_no_file_of_the_test(records):
 
 def test_a_message_is_not_sent_to_a_socket_of_the_user():
     """A closed connection whose number is another socket's raises, and leaves that open."""
-    ours, theirs = socket.socketpair()
-    channel = Channel(ours)
+    channel, other_end = Channel.pair()
     os.close(channel.fileno())
-    with theirs:
+    with contextlib.closing(other_end):
         mine, peer = socket.socketpair()
         with mine, peer:
             assert channel.fileno() in (mine.fileno(), peer.fileno())

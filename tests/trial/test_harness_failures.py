@@ -101,9 +101,9 @@ def test_a_signal_to_a_process_of_the_harness_shows_nothing(records, left_behind
 _REGISTER = Supervisor._register_worker
 
 
-def _fail_with_much_output(supervisor, handshake, channel):
-    if handshake.hello.bystander:  # The main process.
-        _REGISTER(supervisor, handshake, channel)
+def _fail_with_much_output(supervisor, hello, descriptors):
+    if hello.bystander:  # The main process.
+        _REGISTER(supervisor, hello, descriptors)
         return
     sys.stderr.write("its beginning" + "." * MUCH)
     raise RuntimeError("a defect of the supervisor")

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple, TypeVar
 from torch import multiprocessing
 
 from pytest_dataloader_faults._engine import protocol
+from pytest_dataloader_faults._engine.channel import Channel, Door
 from pytest_dataloader_faults._engine.fake import fake_files
 from pytest_dataloader_faults._engine.plan import FaultPlan
 from pytest_dataloader_faults._engine.system import temporary
@@ -79,9 +80,8 @@ class SupervisorClient:
         except BaseException:  # Also for Ctrl-C.
             self.close()
             raise
-        where = handle.address, self.pid
         self.config = protocol.WorkerConfig(
-            *where, plan, fake_files() is not None, stacks, self._folder
+            handle.door, self.pid, plan, fake_files() is not None, stacks, self._folder
         )
 
     def send(self, message: protocol.FromLoader) -> None:
@@ -149,6 +149,7 @@ class SupervisorClient:
         with self._lock:
             self._closed = True
             self._channel.close()
+            self._handle.door.channel.close()
         if self._process is not None and self._folder is not None:
             self._process.end(self._folder)
             self._handle.printed.close()
@@ -174,7 +175,7 @@ class SupervisorClient:
         return answer
 
     def _send(self, message: protocol.FromLoader) -> None:
-        """Send *message*. A timeout may leave half of it sent, so it ends the scope."""
+        """Send *message*."""
         try:
             self._channel.send(message)
         except TimeoutError as error:
@@ -255,8 +256,8 @@ class _SupervisorProcess:
     """
 
     def __init__(self, host: _Host, descriptors: list[int]) -> None:
-        connection = socket.socket(socket.AF_UNIX)
-        self._channel = protocol.Channel(connection)
+        connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._channel = Channel(connection)
         try:
             connection.connect(f"\0{host.address}")
             self._channel.connection = _Connection(connection, host.pid)
@@ -293,15 +294,15 @@ def _start() -> tuple[_SupervisorProcess, protocol.SupervisorHandle]:
     with contextlib.ExitStack() as until_started:
         printed = AnonymousFile("supervisor")
         until_started.callback(printed.close)
-        ours, theirs = socket.socketpair()
-        until_started.callback(ours.close)
-        with theirs:
-            listening, address = protocol.listening_socket()
-            with listening:
-                inherited = [theirs.fileno(), listening.fileno(), printed.fd]
-                process = _fork_in_host(inherited, printed)
+        ours, theirs = Channel.pair()
+        door, inside = Channel.pair()
+        for each in (ours, door):
+            until_started.callback(each.close)
+        with contextlib.closing(theirs), contextlib.closing(inside):
+            process = _fork_in_host([theirs.fileno(), inside.fileno(), printed.fd], printed)
         until_started.pop_all()
-    return process, protocol.SupervisorHandle(process.pid, protocol.Channel(ours), address, printed)
+    handle = protocol.SupervisorHandle(process.pid, ours, Door(door), printed)
+    return process, handle
 
 
 def _fork_in_host(inherited: list[int], printed: AnonymousFile) -> _SupervisorProcess:
@@ -345,7 +346,7 @@ def _start_host(printed: AnonymousFile) -> _Host:
     """Start a process, isolated and without site-packages, which imports no code of the user."""
     flags = ["-I", "-S", *_bytecode_flags()]
     command = [sys.executable, *flags, "-c", main_code(_HOST)]
-    listening, address = protocol.listening_socket()
+    listening, address = _listening_socket()
     with listening:
         process = subprocess.Popen(
             [*command, str(listening.fileno()), str(os.getpid())],
@@ -362,11 +363,21 @@ def _start_host(printed: AnonymousFile) -> _Host:
 
 def _end_if_stopped(host: _Host) -> None:
     """End *host* at the end of this process, which it would not notice if it is stopped."""
-    with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX) as connection:
+    kind = socket.AF_UNIX, socket.SOCK_SEQPACKET
+    with contextlib.suppress(OSError), socket.socket(*kind) as connection:
         connection.setblocking(False)
         connection.connect(f"\0{host.address}")  # Otherwise its number may be another process's.
         if is_stopped(host.pid):
             os.kill(host.pid, signal.SIGKILL)
+
+
+def _listening_socket() -> tuple[socket.socket, str]:
+    """A socket that scopes connect to, and its name in the abstract namespace."""
+    address = f"pytest-dataloader-faults-{os.getpid()}-{os.urandom(8).hex()}"
+    listening = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    listening.bind(f"\0{address}")
+    listening.listen()
+    return listening, address
 
 
 def _bytecode_flags() -> list[str]:

@@ -25,11 +25,10 @@ from dataclasses import dataclass
 from typing import Any, NoReturn, get_args, get_type_hints
 
 from pytest_dataloader_faults import wire
+from pytest_dataloader_faults._engine.channel import Channel
 from pytest_dataloader_faults._engine.protocol import (
-    Channel,
     EndOfSupervisor,
     GetEnd,
-    Message,
     StartSupervisor,
     SupervisorStarted,
 )
@@ -83,16 +82,16 @@ class SupervisorHost:
 
     def _on_messages(self, scope: _Scope) -> None:
         try:
-            for message, descriptors in scope.channel.ready():
-                match message:
-                    case StartSupervisor():
-                        self._start(scope, *descriptors)
-                    case GetEnd():
-                        scope.channel.send(EndOfSupervisor(exit_code_of(scope.supervisor)))
+            message, descriptors = scope.channel.receive()
+            match message:
+                case StartSupervisor():
+                    self._start(scope, *descriptors)
+                case GetEnd():
+                    scope.channel.send(EndOfSupervisor(exit_code_of(scope.supervisor)))
         except (EOFError, ConnectionError):
             self._close(scope)
 
-    def _start(self, scope: _Scope, control: int, listening: int, printed: int) -> None:
+    def _start(self, scope: _Scope, control: int, door: int, printed: int) -> None:
         refused = ""
         try:
             scope.supervisor = fork()
@@ -100,12 +99,12 @@ class SupervisorHost:
             refused = str(error)
         else:
             if not scope.supervisor:
-                self._become_supervisor(control, listening, printed)
-        for descriptor in (control, listening, printed):
+                self._become_supervisor(control, door, printed)
+        for descriptor in (control, door, printed):
             os.close(descriptor)
         scope.channel.send(SupervisorStarted(scope.supervisor, refused))
 
-    def _become_supervisor(self, control: int, listening: int, printed: int) -> NoReturn:
+    def _become_supervisor(self, control: int, door: int, printed: int) -> NoReturn:
         """Keep nothing of the host, and of this scope what a supervisor needs."""
         for stream in (1, 2):
             os.dup2(printed, stream)
@@ -115,7 +114,7 @@ class SupervisorHost:
         os.close(self._starter_fd)
         for scope in self._scopes:
             scope.channel.close()
-        run_supervisor(socket.socket(fileno=control), socket.socket(fileno=listening))
+        run_supervisor(Channel.of(control), Channel.of(door))
 
     def _close(self, scope: _Scope) -> None:
         """Wait for the supervisor of *scope*, which may have workers that outlive the scope."""
@@ -159,7 +158,7 @@ def main() -> None:
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # If it is ignored, no exit status is kept.
     set_own_name(NAME)
     os.chdir("/")  # It shall not keep a folder of the user's in use.
-    prepare_supervisors(Message)
+    package_folders()
     gc.freeze()
     with contextlib.suppress(ProcessLookupError):
         host = SupervisorHost(socket.socket(fileno=listening), starter)

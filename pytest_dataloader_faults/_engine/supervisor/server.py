@@ -18,7 +18,6 @@ import os
 import resource
 import select
 import signal
-import socket
 import sys
 import tempfile
 import time
@@ -28,25 +27,23 @@ from typing import NoReturn
 
 from pytest_dataloader_faults import wire
 from pytest_dataloader_faults._engine import protocol
+from pytest_dataloader_faults._engine.channel import Channel, Door
 from pytest_dataloader_faults._engine.kernel.caller import BadSyscallError, Syscall
 from pytest_dataloader_faults._engine.kernel.linux import NAMES, file_clock
 from pytest_dataloader_faults._engine.kernel.syscalls import Listener
 from pytest_dataloader_faults._engine.plan import FaultPlan, sum_facts
 from pytest_dataloader_faults._engine.protocol import (
-    Channel,
     Configure,
-    Message,
+    Hello,
     Ready,
     SupervisorHandle,
     ToLoader,
-    listening_socket,
 )
 from pytest_dataloader_faults._engine.supervisor import descriptor_budget, inherited_files
 from pytest_dataloader_faults._engine.supervisor.answers import HISTORIES, ON_MESSAGE, answer
 from pytest_dataloader_faults._engine.supervisor.answers.deaths import FetchStart
 from pytest_dataloader_faults._engine.supervisor.answers.services import SupervisorServices
 from pytest_dataloader_faults._engine.supervisor.events import Events
-from pytest_dataloader_faults._engine.supervisor.handshake import Handshake, WorkerAcceptor
 from pytest_dataloader_faults._engine.supervisor.idle_wait import IdleWait
 from pytest_dataloader_faults._engine.supervisor.leftovers import ScopeLeftovers
 from pytest_dataloader_faults._engine.supervisor.refusals import Refusals, SharedFiles
@@ -57,7 +54,10 @@ from pytest_dataloader_faults._engine.system.proc import nearest, set_own_name
 from pytest_dataloader_faults._engine.system.processes import fork, kill_with_children
 from pytest_dataloader_faults._engine.system.temporary import AnonymousFile, SharedCount
 from pytest_dataloader_faults.outcomes.refusals import FileHistory
-from pytest_dataloader_faults.wire import Firing, UnknownMessageError
+from pytest_dataloader_faults.wire import Firing
+
+_MOST_WITH_HELLO = 64
+"""Descriptors: a listener, a connection, inherited files, and the file of a large message."""
 
 
 class Supervisor:
@@ -66,14 +66,14 @@ class Supervisor:
     def __init__(
         self,
         control: Channel,
-        listening: socket.socket,
+        door: Channel,
         plan: FaultPlan,
         driver: int,
         report_fd: int | None = None,
-        more_starters: tuple[int, ...] = (),
         files: SharedFiles | None = None,
     ) -> None:
         self.control: Channel | None = control
+        self._door = door
         self.plan = plan
         self.workers: list[WorkerState] = []
         self.armed = True
@@ -96,8 +96,7 @@ class Supervisor:
         self._refusals = Refusals(plan, files, *watched)
         self._events.last = control.fileno()
         self._events.watch(control.fileno(), self._on_control)
-        run, starters = (self._events, self._budget, self._errors), (driver, *more_starters)
-        self._acceptor = WorkerAcceptor(listening, *run, starters, self._register_worker)
+        self._events.watch(door.fileno(), self._on_hello)
         self._driver_fd = os.pidfd_open(driver)
         self._events.watch(self._driver_fd, self._on_orphaned)
 
@@ -172,14 +171,10 @@ class Supervisor:
     def _on_control(self, _events: int) -> None:
         assert self.control is not None
         try:
-            messages = self.control.ready()
+            message, _ = self.control.receive()
         except (EOFError, ConnectionError):
             self._hang_up()
             return
-        for message, _ in messages:
-            self._handle(message)
-
-    def _handle(self, message: Message) -> None:
         deaths = self.services.deaths
         match message:
             case protocol.AwaitingBatch():
@@ -200,8 +195,6 @@ class Supervisor:
                 if message.finish:
                     self._disarm()
                 self._reply(self._report())
-            case _:
-                raise UnknownMessageError(f"a loader does not send {message!r}")
 
     def _end_faults(self) -> None:
         self._over = True
@@ -256,14 +249,32 @@ class Supervisor:
         self.control.close()
         self.control = None
         if self._report_fd is None:  # Otherwise another process of the trial may follow.
-            self._acceptor.close()
+            self._close_door()
+
+    def _close_door(self) -> None:
+        self._events.unwatch(self._door.fileno())
+        self._door.close()
 
     def _answer_if_idle(self) -> None:
         if self.control and (idle := self._idle.answer(self.workers)) is not None:
             self._reply(idle)
 
-    def _register_worker(self, handshake: Handshake, channel: Channel) -> None:
-        worker = self._make_worker(handshake, channel)
+    def _on_hello(self, _events: int) -> None:
+        """A process has armed itself, and is a worker or the main process."""
+        try:
+            self._budget.ensure(_MOST_WITH_HELLO)
+            hello, descriptors = self._door.receive()
+        except EOFError:  # Nobody has the other end any longer.
+            self._close_door()
+        except OSError as error:
+            self._errors.add("a worker that starts", error)
+        else:
+            self._register_worker(hello, descriptors)
+
+    def _register_worker(self, hello: Hello, descriptors: list[int]) -> None:
+        main_fd = None if hello.joins else descriptors.pop(0)
+        channel = Channel.of(descriptors.pop(0))
+        worker = self._make_worker(hello, main_fd, channel)
         worker.faults.over |= self._over
         worker.policy.on_fired = self._refusals.start
         worker.histories = {kind: kind() for kind in HISTORIES}
@@ -275,15 +286,15 @@ class Supervisor:
         if not self.armed:
             worker.disarm()
         with contextlib.suppress(ConnectionError):  # It has died since.
-            if not handshake.hello.fakes:
-                if (listener := handshake.main_fd) is not None:
-                    self._listeners.add(listener)
-                    self._events.watch_calls(listener, lambda events: self._on_call(worker, events))
-                self._handle_inherited(worker, handshake)
+            if not hello.fakes:
+                if main_fd is not None:
+                    self._listeners.add(main_fd)
+                    self._events.watch_calls(main_fd, lambda events: self._on_call(worker, events))
+                self._handle_inherited(worker, hello, descriptors)
             channel.send(worker.proceed())
 
-    def _make_worker(self, handshake: Handshake, channel: Channel) -> WorkerState:
-        hello, main_fd = handshake.hello, handshake.main_fd
+    def _make_worker(self, hello: Hello, main_fd: int | None, channel: Channel) -> WorkerState:
+        """*main_fd*: the listener, or the end of ``FakeWorkerSession``'s socket."""
         if main_fd is None:
             # Nothing joins a filter before there is one.
             parent = next(each for each in reversed(self.workers) if each.id is None)
@@ -304,12 +315,12 @@ class Supervisor:
             self._callers[call.pid] = owner if pid is None else joined[pid]
         return self._callers[call.pid]
 
-    def _handle_inherited(self, worker: WorkerState, handshake: Handshake) -> None:
+    def _handle_inherited(self, worker: WorkerState, hello: Hello, sources: list[int]) -> None:
         if not worker.armed:
             return
-        sources, copies = handshake.inherited, self.services.copies
+        copies = self.services.copies
         try:
-            for part in inherited_files.orders_for(worker, handshake.hello, sources, copies):
+            for part in inherited_files.orders_for(worker, hello, sources, copies):
                 worker.channel.send(part.message(worker), part.descriptors)
                 self._ensure_descriptors()
         except Exception as error:  # noqa: BLE001  # whatever it is, it must be reported
@@ -317,15 +328,12 @@ class Supervisor:
 
     def _on_messages(self, worker: WorkerState) -> None:
         try:
-            for message, _ in worker.channel.ready():
+            for message in worker.channel.arrived():  # The next one may be about a call.
                 self._handle_worker(worker, message)
         except (EOFError, ConnectionError):
             self._on_disconnect(worker)
-        except UnknownMessageError as error:
-            self._errors.add(f"worker {worker.id}", error)
-            self._on_disconnect(worker)
 
-    def _handle_worker(self, worker: WorkerState, message: Message) -> None:
+    def _handle_worker(self, worker: WorkerState, message: object) -> None:
         match message:
             case protocol.SampleStarted():
                 worker.start_sample(message)
@@ -345,10 +353,8 @@ class Supervisor:
                 worker.apply_counts(message)
             case Firing():
                 worker.apply_firing(message, self.services.deaths)
-            case _ if type(message) in ON_MESSAGE:
-                ON_MESSAGE[type(message)](worker, message)
             case _:
-                raise UnknownMessageError(f"a worker does not send {message!r}")
+                ON_MESSAGE[type(message)](worker, message)
 
     def _start(self, worker: WorkerState, sample: int | None) -> None:
         if not worker.waits:
@@ -402,10 +408,9 @@ class Supervisor:
 
 
 def _serve(
-    control: socket.socket,
-    listening: socket.socket,
+    channel: Channel,
+    door: Channel,
     report_fd: int | None,
-    more_starters: tuple[int, ...],
     bytes_read: SharedCount | None,
     files: SharedFiles | None,
 ) -> None:
@@ -413,7 +418,6 @@ def _serve(
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the main process.
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    channel = Channel(control)
     try:
         message, _ = channel.receive()
     except (EOFError, ConnectionError):
@@ -427,9 +431,7 @@ def _serve(
             # Or it would make a file to see whether it can, and leave that when it is killed.
             tempfile.tempdir = os.path.dirname(message.folder)
             leftovers = scope.enter_context(ScopeLeftovers(message))
-        supervisor = Supervisor(
-            channel, listening, message.plan, message.driver, report_fd, more_starters, files
-        )
+        supervisor = Supervisor(channel, door, message.plan, message.driver, report_fd, files)
         if leftovers:
             leftovers.list_workers = lambda: [worker.pid for worker in supervisor.workers]
         if bytes_read:
@@ -447,32 +449,27 @@ NAME = "dlf-supervisor"
 """What ps(1) shows; its command line is its parent's."""
 
 
-def fork_supervisor(
-    report_fd: int, more_starters: tuple[int, ...], files: SharedFiles
-) -> SupervisorHandle:
-    """Fork a supervisor, which writes its report to *report_fd* when it is ended.
-
-    *more_starters*: processes whose descendants are workers, in addition to the main process.
-    """
-    ours, theirs = socket.socketpair()
-    listening, address = listening_socket()
+def fork_supervisor(report_fd: int, files: SharedFiles) -> SupervisorHandle:
+    """Fork a supervisor, which writes its report to *report_fd* when it is ended."""
+    (ours, theirs), (door, inside) = Channel.pair(), Channel.pair()
     printed, bytes_read, warden = AnonymousFile("supervisor"), SharedCount(), os.getpid()
-    with listening, theirs:
-        pid = fork()
-        if not pid:
-            end_with_parent(warden, signal.SIGTERM)
-            ours.close()
-            for stream in (1, 2):
-                os.dup2(printed.fd, stream)
-            run_supervisor(theirs, listening, report_fd, more_starters, bytes_read, files)
-    return SupervisorHandle(pid, Channel(ours), address, printed, bytes_read)
+    pid = fork()
+    if not pid:
+        end_with_parent(warden, signal.SIGTERM)
+        ours.close()
+        door.close()
+        for stream in (1, 2):
+            os.dup2(printed.fd, stream)
+        run_supervisor(theirs, inside, report_fd, bytes_read, files)
+    theirs.close()
+    inside.close()
+    return SupervisorHandle(pid, ours, Door(door), printed, bytes_read)
 
 
 def run_supervisor(
-    control: socket.socket,
-    listening: socket.socket,
+    control: Channel,
+    door: Channel,
     report_fd: int | None = None,
-    more_starters: tuple[int, ...] = (),
     bytes_read: SharedCount | None = None,
     files: SharedFiles | None = None,
 ) -> NoReturn:
@@ -480,7 +477,7 @@ def run_supervisor(
     status = 70
     try:
         set_own_name(NAME)
-        _serve(control, listening, report_fd, more_starters, bytes_read, files)
+        _serve(control, door, report_fd, bytes_read, files)
         status = 0
     except SystemExit:
         status = 0

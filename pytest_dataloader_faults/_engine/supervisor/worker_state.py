@@ -12,6 +12,7 @@ from dataclasses import replace
 from typing import Any, TypeVar, cast
 
 from pytest_dataloader_faults._engine import protocol
+from pytest_dataloader_faults._engine.channel import Channel
 from pytest_dataloader_faults._engine.kernel.caller import (
     PathRequest,
     ProcessMemory,
@@ -22,7 +23,6 @@ from pytest_dataloader_faults._engine.kernel.callers_file import Identities
 from pytest_dataloader_faults._engine.kernel.syscalls import Listener
 from pytest_dataloader_faults._engine.plan import FaultPlan, WorkerFaults
 from pytest_dataloader_faults._engine.policy import FaultPolicy
-from pytest_dataloader_faults._engine.protocol import Channel
 from pytest_dataloader_faults._engine.supervisor.events import Action, DeathScheduler
 from pytest_dataloader_faults._engine.supervisor.leftovers import Leftovers
 from pytest_dataloader_faults._engine.system.proc import descriptors, family, link

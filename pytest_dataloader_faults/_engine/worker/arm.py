@@ -107,7 +107,7 @@ class ArmWorker:
         _note_origins()
         try:
             session = arm_worker(self._config, worker, self._loader)
-        except ConnectionRefusedError:
+        except BrokenPipeError:
             # The scope is over. If the supervisor was killed in it, its end raises for that.
             if self._then is not None:
                 self._then(worker)
@@ -118,6 +118,7 @@ class ArmWorker:
             raise HarnessError(
                 f"faults could not be armed in worker {worker}: {error!r}"
             ) from error
+        self._config.door.channel.close()
         if self._config.folder is not None:  # Nothing has requested another one yet.
             process: Any = multiprocessing.current_process()
             process._config.setdefault("tempdir", self._config.folder)

@@ -17,15 +17,16 @@ from collections.abc import Callable
 from typing import Any
 
 from pytest_dataloader_faults._engine import protocol
+from pytest_dataloader_faults._engine.channel import Channel
 from pytest_dataloader_faults._engine.fake import patcher
 from pytest_dataloader_faults._engine.fake.engine import install, patch_for_good
 from pytest_dataloader_faults._engine.plan import WorkerFaults
 from pytest_dataloader_faults._engine.policy import FaultPolicy
-from pytest_dataloader_faults._engine.protocol import Channel, WorkerConfig
+from pytest_dataloader_faults._engine.protocol import WorkerConfig
 from pytest_dataloader_faults._engine.system.processes import LONGEST_WAIT
 from pytest_dataloader_faults._engine.worker.session import WorkerSession
 from pytest_dataloader_faults.faults.base import Place
-from pytest_dataloader_faults.wire import Firing, UnknownMessageError
+from pytest_dataloader_faults.wire import Firing
 
 
 def _locked(method: Callable[..., Any]) -> Callable[..., Any]:
@@ -110,14 +111,16 @@ class FakeWorkerSession(WorkerSession):
 
 def arm_fake_session(config: WorkerConfig, worker: int | None, loader: int) -> WorkerSession:
     """Replace access to fake files in this process, permanently."""
-    channel = config.connect()
-    hang_socket, other_end = socket.socketpair()
-    with other_end:
-        channel.send(protocol.Hello(worker, loader, os.getpid(), fakes=True), [other_end.fileno()])
+    config.door.require_open()
+    channel, other_end = Channel.pair()
+    hang_socket, other_hang_socket = socket.socketpair()
+    with other_hang_socket:
+        attached = [other_hang_socket.fileno(), other_end.fileno()]
+        config.door.channel.send(protocol.Hello(worker, loader, os.getpid(), fakes=True), attached)
+    other_end.close()
     session = FakeWorkerSession(channel, hang_socket, WorkerFaults(config.plan, worker), worker)
     orders = channel.receive()[0]
-    if not isinstance(orders, protocol.Proceed):
-        raise UnknownMessageError(f"a worker that starts does not know {orders!r}")
+    assert isinstance(orders, protocol.Proceed)
     session.switch(orders)
     lock = session.policy.lock  # A child forked while a thread holds it would wait forever.
     os.register_at_fork(

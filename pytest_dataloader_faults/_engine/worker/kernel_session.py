@@ -23,14 +23,9 @@ import resource
 import signal
 from collections.abc import Iterable, Iterator
 
+from pytest_dataloader_faults._engine.channel import Channel, packed
 from pytest_dataloader_faults._engine.kernel import bpf, linux
-from pytest_dataloader_faults._engine.protocol import (
-    Channel,
-    Hello,
-    Proceed,
-    WorkerConfig,
-    pack,
-)
+from pytest_dataloader_faults._engine.protocol import Hello, Proceed, WorkerConfig
 from pytest_dataloader_faults._engine.system.proc import inherited_fds, inherited_mappings, is_below
 from pytest_dataloader_faults._engine.worker.preparations import (
     preparations_for,
@@ -38,7 +33,6 @@ from pytest_dataloader_faults._engine.worker.preparations import (
 )
 from pytest_dataloader_faults._engine.worker.session import WorkerSession, apply_orders
 from pytest_dataloader_faults.faults.globs import GlobMatcher
-from pytest_dataloader_faults.wire import UnknownMessageError
 
 _MAX_LISTED = 60
 _MAX_SPAN = 8192
@@ -70,16 +64,18 @@ def arm_kernel_session(
         workers=config.workers,
         bystander=bystander,
     )
-    channel = config.connect()
+    config.door.require_open()
+    channel, other_end = Channel.pair()
+    attached = [other_end.fileno(), *(fd for fd, _path in inherited[:_MAX_LISTED])]
     if joins:
-        channel.send(hello, [fd for fd, _path in inherited[:_MAX_LISTED]])
+        config.door.channel.send(hello, attached)
     else:
-        _hand_over(channel, config, hello)
+        _hand_over(config, hello, attached)
+    other_end.close()
     has_more = True
     while has_more:
         orders, descriptors = channel.receive()
-        if not isinstance(orders, Proceed):
-            raise UnknownMessageError(f"a worker that starts does not know {orders!r}")
+        assert isinstance(orders, Proceed)
         for place, source in orders.remap:
             old = mapped[place]
             linux.map_over(old.start, old.length, old.protection, descriptors[source], old.offset)
@@ -94,7 +90,7 @@ def _session(channel: Channel, config: WorkerConfig, worker: int | None) -> Work
     return WorkerSession(channel, waits=needs.fetches, preparations=preparations)
 
 
-def _hand_over(channel: Channel, config: WorkerConfig, hello: Hello) -> None:
+def _hand_over(config: WorkerConfig, hello: Hello, attached: list[int]) -> None:
     listed = [fd for fd, _path in hello.inherited]
     base, needs = hello.high_fds[0], config.plan.needs
     if hello.worker is None:
@@ -110,18 +106,16 @@ def _hand_over(channel: Channel, config: WorkerConfig, hello: Hello) -> None:
         listed_fds=listed,
         needs=needs,
     )
-    inherited = [fd for fd, _path in hello.inherited[:_MAX_LISTED]]
     if hello.bystander:  # Its files do not matter, only those that its workers inherit.
-        hello, inherited = hello._replace(inherited=()), []
-    packed = pack(hello, 1 + len(inherited))
-    channel.require()
-    reserve_for(needs)
-    with _pause_collection():
-        listener, sent = linux.filter_and_send(
-            program, config.supervisor, channel.connection, packed, inherited
-        )
-        os.close(listener)
-        channel.send_packed(packed[sent:])
+        hello, attached = hello._replace(inherited=()), attached[:1]
+    door = config.door.channel
+    with packed(hello, attached) as (packet, descriptors):
+        reserve_for(needs)
+        with _pause_collection():
+            listener, _ = linux.filter_and_send(
+                program, config.supervisor, door.connection, packet, descriptors
+            )
+            os.close(listener)
 
 
 def _block_signals_in_forks() -> None:

@@ -18,11 +18,10 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 from pytest_dataloader_faults._engine import protocol
-from pytest_dataloader_faults._engine.protocol import Channel
+from pytest_dataloader_faults._engine.channel import Channel
 from pytest_dataloader_faults._engine.worker.fetch_hooks import FetchListener
 from pytest_dataloader_faults._engine.worker.preparations import Preparation
 from pytest_dataloader_faults.outcomes.libraries import LIBRARIES
-from pytest_dataloader_faults.wire import UnknownMessageError
 
 
 class WorkerSession(FetchListener):
@@ -134,8 +133,6 @@ def _run_task(task: object) -> None:
             die_sending(task.signal)
         case protocol.Block():
             pass
-        case _:
-            raise UnknownMessageError(f"a worker cannot do {task!r}")
 
 
 def die_sending(number: int) -> None:

@@ -4,7 +4,6 @@ import errno
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -15,8 +14,9 @@ from torchdata.stateful_dataloader import StatefulDataLoader
 
 import pytest_dataloader_faults as package
 from pytest_dataloader_faults import inject
+from pytest_dataloader_faults._engine.channel import Channel, Door
 from pytest_dataloader_faults._engine.plan import FaultPlan
-from pytest_dataloader_faults._engine.protocol import Channel, Hello, WorkerConfig
+from pytest_dataloader_faults._engine.protocol import Hello, WorkerConfig
 from pytest_dataloader_faults._engine.worker.kernel_session import _hand_over
 from pytest_dataloader_faults._trial.accelerator import missing_accelerator
 from pytest_dataloader_faults.faults import ReadError, SlowRead, WorkerKilled
@@ -66,12 +66,12 @@ PATIENCE = 20
 def test_a_supervisor_that_is_gone_when_the_listener_is_sent():
     """The next open(2) has nobody to wait for: the kernel refuses it, with ENOSYS."""
     signal.alarm(PATIENCE)  # A process that waits for itself is ended by nothing else.
-    config = WorkerConfig("", os.getpid(), FaultPlan((ReadError("*"),)))
-    ours, theirs = socket.socketpair()
+    ours, theirs = Channel.pair()
     theirs.close()
+    config = WorkerConfig(Door(ours), os.getpid(), FaultPlan((ReadError("*"),)))
     hello = Hello(0, 1, os.getpid(), high_fds=(512, 1024))
     with pytest.raises(BrokenPipeError):
-        _hand_over(Channel(ours), config, hello)
+        _hand_over(config, hello, [])
     with pytest.raises(OSError, match="not implemented") as refused:
         os.open(os.devnull, os.O_RDONLY)
     assert errno.ENOSYS == refused.value.errno

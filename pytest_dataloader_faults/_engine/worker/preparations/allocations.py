@@ -23,7 +23,6 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import NamedTuple
 
-from pytest_dataloader_faults import wire
 from pytest_dataloader_faults._engine.plan import FilterRequirements
 from pytest_dataloader_faults._engine.system.libc import libc
 
@@ -46,9 +45,6 @@ class TakesFreeMemory(NamedTuple):
     """Refuse *thread* large allocations until it starts a batch: it keeps what is free from use."""
 
     thread: int
-
-
-wire.register(TakesFreeMemory)
 
 
 class _Info(ctypes.Structure):
