@@ -125,7 +125,7 @@ def _filter_reason() -> str | None:
         if (sizes := linux.notification_sizes()) != (linux.NOTIF.size, linux.RESPONSE.size, 64):
             return f"the kernel's notification structs have unknown sizes {sizes}"
         code = linux.ARCHITECTURES[linux.MACHINE]
-        os.close(linux.filter_this_process(program({}, code, base=1 << 20), _ANY_PROCESS))
+        os.close(linux.filter_this_process(program({}, code), _ANY_PROCESS))
     except OSError as error:
         number = error.errno or 0
         name = errno.errorcode.get(number, "error")

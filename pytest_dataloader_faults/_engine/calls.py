@@ -153,7 +153,6 @@ CALLS = {
     "mprotect": Call(Role.GROWS),
     "io_uring_setup": Call(Role.UNOBSERVABLE),
     "io_setup": Call(Role.UNOBSERVABLE),
-    "pidfd_getfd": Call(Role.UNOBSERVABLE),
     "open_by_handle_at": Call(Role.UNOBSERVABLE),
     "connect": Call(Role.CONNECTS),
     **dict.fromkeys(_IDENTITY, Call(Role.CHANGES_IDENTITY)),
@@ -208,6 +207,8 @@ def writing_calls() -> list[str]:
 BY_PATH = (Role.STATS, Role.CHECKS, Role.ATTRIBUTES)
 _NEEDED_FOR = {
     Role.ALLOCATES: Place.ALLOCATION,
+    Role.DUPLICATES: Place.ALLOCATION | Place.LOCK,
+    Role.LOCKS: Place.LOCK | Place.READ,
     **dict.fromkeys(BY_PATH, Place.STAT),
     Role.RESERVES: Place.RESERVATION,
     Role.LISTS: Place.LISTING,
@@ -215,7 +216,11 @@ _NEEDED_FOR = {
     Role.GROWS: Place.MEMORY,
     Role.CHANGES: Place.CHANGE,
 }
-"""Calls that matter only if a fault can happen in these places, or if what they do is counted."""
+"""Calls that matter only if a fault can happen in these places, or if what they do is counted.
+
+fcntl(2) locks as well as it duplicates. A lock may belong to the description of a file of which the
+supervisor has a duplicate, to see who else reads through it.
+"""
 OF_WRITES = Place.WRITE | Place.LOCK
 """If locks fail, it matters what is written without one."""
 _OF_CHANGES = OF_WRITES | Place.CHANGE
@@ -224,9 +229,12 @@ _OF_CHANGES = OF_WRITES | Place.CHANGE
 def calls_for(places: Place) -> list[str]:
     """The names of the calls that matter for *places*, the frequent ones first."""
     always = [role for role in Role if role not in {*_NEEDED_FOR, Role.TRANSFERS}]
-    needed = [role for role, place in _NEEDED_FOR.items() if place in places]
-    names = [*calls_with_role(Role.OPENS), *reading_calls(), *calls_with_role(*always, *needed)]
-    return list(dict.fromkeys([*names, *(writing_calls() if places & _OF_CHANGES else [])]))
+    needed = [role for role, place in _NEEDED_FOR.items() if place & places]
+    names = calls_with_role(Role.OPENS)
+    names += reading_calls() if Place.READ in places else []
+    names += writing_calls() if places & _OF_CHANGES else []
+    names += ["mmap"] if Place.MEMORY in places else []
+    return list(dict.fromkeys([*names, *calls_with_role(*always, *needed)]))
 
 
 def changed_fd(name: str, places: Place) -> int | None:

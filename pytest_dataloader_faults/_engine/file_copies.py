@@ -15,7 +15,8 @@ copies of one supervisor take 256 MiB of it at most. Most datasets close a file 
 next, so the oldest copies are dropped first, and made again if they are needed again. But closing a
 descriptor does not free memory while a worker has the copy open or mapped. A write lease shows that
 (F_SETLEASE, see fcntl(2)): the kernel refuses it while anything else has the file open. If the
-copies in use fill the limit, the next one is written to disk.
+copies in use fill the limit, the next one is written to disk. And as each copy takes a descriptor,
+only so many are kept.
 """
 
 from __future__ import annotations
@@ -36,6 +37,8 @@ _IN_MEMORY = 1 << 26
 """Bytes of the largest copy that is made in memory."""
 _ALL_IN_MEMORY = 1 << 28
 """Bytes that the copies of one supervisor take in memory together."""
+_MOST = 64
+"""Copies that one supervisor keeps."""
 _BLOCK = 512
 """The unit of st_blocks, see stat(2)."""
 
@@ -70,16 +73,20 @@ class _Copy(NamedTuple):
 
 
 class FileCopies:
-    """Altered copies of real files, kept while there is memory; and the empty file."""
+    """Altered copies of real files, kept while there is memory; and the empty file.
+
+    Attributes:
+        originals: What each is or was a copy of, by device and inode. A worker may have it open
+            when it is not kept any more.
+    """
 
     def __init__(self) -> None:
+        self.originals: dict[tuple[int, int], str] = {}
         self._copies: dict[tuple[object, ...], _Copy] = {}
         """In order of use: the copy that was requested last is the last one."""
         self._memory = 0
         self._lengthened: set[str] = set()
         self.empty = os.memfd_create("pytest-dataloader-faults-unreadable")
-        self.release: Callable[[], None] = lambda: None
-        """Closes the owner's own descriptors of copies that no worker has open."""
 
     def get_copy(self, path: str, edit: FileEdit, source: str) -> int:
         """A descriptor of the copy of *path* that differs by *edit*.
@@ -97,15 +104,13 @@ class FileCopies:
         self._lengthened |= {copy.path for copy in self._copies.values() if copy.is_lengthened}
         return self._lengthened
 
-    def shrink(self) -> None:
-        """Close the older half. A copy can be made again."""
-        for key in tuple(self._copies)[: (len(self._copies) + 1) // 2]:
-            self._close(key)
-
     def _make(self, path: str, edit: FileEdit, source: str, now: os.stat_result) -> _Copy:
+        if len(self._copies) >= _MOST:
+            self._close(next(iter(self._copies)))
         in_memory = self._make_room(min(edit.copied_size(now.st_size), now.st_blocks * _BLOCK))
         fd = altered_copy(os, path, edit, os.O_RDWR, source=source, in_memory=in_memory)
         copy = os.fstat(fd)
+        self.originals[copy.st_dev, copy.st_ino] = path
         entry = _Copy(path, fd, copy.st_size, copy.st_blocks * _BLOCK if in_memory else 0)
         self._memory += entry.memory
         return entry
@@ -114,8 +119,6 @@ class FileCopies:
         """Whether *size* more bytes may be in memory, after unused copies are closed for them."""
         if size > _IN_MEMORY:
             return False
-        if self._memory + size > _ALL_IN_MEMORY:
-            self.release()
         for key, copy in tuple(self._copies.items()):
             if self._memory + size <= _ALL_IN_MEMORY:
                 break

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar, cast
 
 from pytest_dataloader_faults import faults as vocabulary
-from pytest_dataloader_faults.faults import Fault, has_files
+from pytest_dataloader_faults.faults import Fault
 from pytest_dataloader_faults.faults.base import InWorkers, Place
 from pytest_dataloader_faults.faults.collisions import DEFAULT_COLLISIONS, Collisions
 from pytest_dataloader_faults.faults.globs import GlobMatcher, is_excluded
@@ -35,8 +35,6 @@ class FilterRequirements:
     """Where a call must be seen: where a fault can happen, and what is counted."""
     memory: int = 0
     """Calls that get this many bytes of memory or more; 0: none of them."""
-    keep_low_fds: bool = False
-    """Followed files keep low numbers, since high ones lie above a lowered limit."""
     samples: bool = False
     """The worker reports each sample that it starts."""
     fetches: bool = False
@@ -81,11 +79,9 @@ class FaultPlan:
         places = functools.reduce(operator.or_, (each.places for each in self.faults), counted)
         exhaustion = vocabulary.MemoryExhaustion
         exhaustions = (each for each in self.faults if isinstance(each, exhaustion))
-        scarce = Place.ALLOCATION in places
         return FilterRequirements(
             places=places,
             memory=min((each.min_bytes for each in exhaustions), default=0),
-            keep_low_fds=scarce and any(has_files(each) for each in self.faults),
             samples=self.samples or at_sample,
             fetches=at_sample or Place.FETCH in places,
         )
@@ -182,10 +178,6 @@ class WorkerFaults:
     def needs_answer(self, path: str) -> bool:
         """Whether the kernel may not always execute calls about *path*."""
         return (self._watch and not is_excluded(path)) or self.targets(path)
-
-    def needs_content_of(self, path: str) -> bool:
-        """Whether the answer to an open of *path* may be a descriptor."""
-        return self.has_fault_in(path, Place.DESCRIPTOR) or self.needs_reads_of(path)
 
     def would_target(self, path: str) -> bool:
         """Whether a fault would be about *path* if the file were not excluded."""

@@ -179,9 +179,9 @@ class Hello(NamedTuple):
 
     *worker* is None for the main process, if that is armed before it makes the dataset.
     *inherited*: the descriptors that it has of files that matter, with their paths. *mapped*: the
-    paths of such files in its memory. *high_fds*: the numbers that tracked files may get. *joins*:
-    it is under the filter of the main process. *workers*: how many its loader has. *bystander*: no
-    fault fires in it. *fakes*: it decides about its fake files itself.
+    paths of such files in its memory. *joins*: it is under the filter of the main process.
+    *workers*: how many its loader has. *bystander*: no fault fires in it. *fakes*: it decides about
+    its fake files itself.
     """
 
     worker: int | None
@@ -190,7 +190,6 @@ class Hello(NamedTuple):
     fakes: bool = False
     inherited: Sequence[tuple[int, str]] = ()
     mapped: Sequence[str] = ()
-    high_fds: tuple[int, int] = (0, 0)
     joins: bool = False
     workers: int = 0
     bystander: bool = False

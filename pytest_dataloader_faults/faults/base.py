@@ -165,8 +165,8 @@ class Place(Flag):
     OF_CONNECTIONS = CONNECT | ANSWER
     OF_READERS = OPEN | DESCRIPTOR | STAT | LISTING | READ | LOCK | OF_CONNECTIONS
     """In calls that change no file."""
-    COUNTED = LISTING | WRITE | LOCK | START | CHANGE
-    """What a fault-free run counts, in addition to opens, reads and connections."""
+    COUNTED = READ | LISTING | WRITE | LOCK | START | CHANGE
+    """What a fault-free run counts, in addition to opens and connections."""
 
 
 class Effect(Flag):

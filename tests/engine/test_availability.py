@@ -22,7 +22,7 @@ from pytest_dataloader_faults._engine.kernel.bpf import program
 from pytest_dataloader_faults._engine.kernel.linux import *
 
 # The listener stays open: a filter that hands over nothing, as of a sandbox around us.
-filter_this_process(program({}, ARCHITECTURES[MACHINE], base=1 << 20), 1)
+filter_this_process(program({}, ARCHITECTURES[MACHINE]), 1)
 """
 FORBIDDEN = """
 import struct

@@ -154,7 +154,7 @@ MESSAGES = [
         ("an error",),
         (),
     ),
-    Hello(0, 1, 17, True, ((3, "/data/\udcff"),), ("/b",), (512, 1024)),
+    Hello(0, 1, 17, True, ((3, "/data/\udcff"),), ("/b",)),
     TakesFreeMemory(18),
     protocol.FetchStarted(epoch=1, nth=2, queue_threads=(18,)),
     SampleStarted(7, alone=True),

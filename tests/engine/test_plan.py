@@ -125,13 +125,13 @@ def test_the_globs_of_a_plan():
     ("plan", "needs"),
     [
         (FaultPlan(()), set()),
-        (FaultPlan((), watch=True), {"WRITE", "LISTING", "LOCK", "START", "CHANGE"}),
+        (FaultPlan((), watch=True), {"READ", "WRITE", "LISTING", "LOCK", "START", "CHANGE"}),
         (FaultPlan((), protects=True), {"CHANGE"}),
         (FaultPlan((ReadError("*.a"),), protects=True), {"READ", "CHANGE"}),
         (FaultPlan((WriteError("*.a"),), protects=True), {"WRITE", "CHANGE"}),
         (
             FaultPlan((), watch=True, protects=True),
-            {"WRITE", "LISTING", "LOCK", "START", "CHANGE"},
+            {"READ", "WRITE", "LISTING", "LOCK", "START", "CHANGE"},
         ),
         (FaultPlan((), samples=True), {"samples"}),
         (FaultPlan((ReadError("*.a"),)), {"READ"}),
@@ -150,7 +150,7 @@ def test_the_globs_of_a_plan():
         (FaultPlan((DescriptorExhaustion(),)), {"ALLOCATION", "FETCH", "fetches"}),
         (
             FaultPlan((DescriptorExhaustion(), ReadError("*.a"))),
-            {"ALLOCATION", "FETCH", "READ", "fetches", "keep_low_fds"},
+            {"ALLOCATION", "FETCH", "READ", "fetches"},
         ),
         (FaultPlan((WorkerKilled(at=2),)), {"FETCH", "fetches"}),
         (FaultPlan((WorkerKilled(sample=2),)), {"FETCH", "samples", "fetches"}),
@@ -171,16 +171,16 @@ PATH, OTHER, CODE = "/data/x.a", "/data/x.b", "/usr/lib/python3/x.a"
 @rows(
     ("plan", "path", "expected"),
     [
-        (FaultPlan((ReadError("*.a"),)), PATH, "content reads concerned"),
+        (FaultPlan((ReadError("*.a"),)), PATH, "reads concerned"),
         (FaultPlan((ReadError("*.a"),)), OTHER, ""),
         (FaultPlan((OpenError("*.a"),)), PATH, "concerned"),
-        (FaultPlan((TruncatedFile("*.a"),)), PATH, "content concerned"),
+        (FaultPlan((TruncatedFile("*.a"),)), PATH, "concerned"),
         (FaultPlan((WriteError("*.a"),)), PATH, "writes concerned"),
-        (FaultPlan((WorkerKilled(reading="*.a"),)), PATH, "content reads concerned"),
+        (FaultPlan((WorkerKilled(reading="*.a"),)), PATH, "reads concerned"),
         (FaultPlan((WorkerKilled(writing="*.a"),)), PATH, "writes concerned"),
         (FaultPlan((SlowRead("tcp://*"),)), "tcp://192.0.2.1:443", "answers concerned"),
         (FaultPlan((ConnectError("tcp://*"),)), "tcp://192.0.2.1:443", "concerned"),
-        (FaultPlan((), watch=True), PATH, "content reads concerned"),
+        (FaultPlan((), watch=True), PATH, "reads concerned"),
         (FaultPlan((), watch=True), CODE, ""),
         (FaultPlan((ReadError("*.a"),)), CODE, ""),
         (FaultPlan((ReadError("*.a", workers=(1,)),)), PATH, ""),
@@ -189,7 +189,6 @@ PATH, OTHER, CODE = "/data/x.a", "/data/x.b", "/usr/lib/python3/x.a"
 def test_what_has_to_be_seen_of_a_file(plan, path, expected):
     faults = WorkerFaults(plan, 0)
     needed = {
-        "content": faults.needs_content_of(path),
         "reads": faults.needs_reads_of(path),
         "writes": faults.has_fault_in(path, Place.WRITE),
         "answers": faults.has_fault_in(path, Place.ANSWER),

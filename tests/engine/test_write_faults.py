@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from pytest_dataloader_faults import Verdict, inject, run_trial
-from pytest_dataloader_faults._engine.supervisor.answers import writes
+from pytest_dataloader_faults._engine.kernel import syscalls
 from pytest_dataloader_faults._settings import Settings
 from pytest_dataloader_faults._settings.jobs import TrialJob, TrialOptions
 from pytest_dataloader_faults._trial import run_trial_job, take_reference
@@ -165,7 +165,7 @@ class Looping(Records):
 )
 def test_a_container_may_forbid_duplicates(records, monkeypatch, fault, fired):
     """Docker's profile refuses pidfd_getfd(2); the supervisor of a trial is forked from here."""
-    monkeypatch.setattr(writes, "duplicate", refuse_duplicate)
+    monkeypatch.setattr(syscalls, "duplicate", refuse_duplicate)
 
     def make(folder):
         return Looping(records, folder)

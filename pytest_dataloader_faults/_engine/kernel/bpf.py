@@ -4,14 +4,14 @@ Some facts about classic BPF in seccomp: a program sees the call's number, archi
 arguments, never what they point to; jumps go forward only, by at most 255; arguments are 64 bits
 wide and loaded in halves. A descriptor is a C int, so comparing its low half is enough.
 
-So the program decides what can be decided from numbers, without cost for other calls: a read of a
-descriptor below *base* that is not in *listed_fds* never leaves the kernel's fast path.
+Which file a descriptor is, the program cannot know. So reads of all descriptors are handed over, or
+none, if no fault and no count is about reads.
 """
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 
 from pytest_dataloader_faults._engine.calls import (
     BY_PATH,
@@ -40,8 +40,6 @@ _REQUESTS = {
     "ioctl": (1, _CHANGE_CONTENT),
 }
 """Which argument names the use, and the uses that matter: other rights, other bytes in a file."""
-_BY_DESCRIPTOR = (Role.TRANSFERS, Role.DUPLICATES, Role.LOCKS)
-"""The descriptor among the arguments of these calls shows whether the kernel may execute them."""
 _NO_REQUIREMENTS = FilterRequirements()
 _WORD = 1 << 32
 _PLACED = linux.MAP_STACK | linux.MAP_FIXED
@@ -62,12 +60,9 @@ def _argument(index: int) -> bytes:
     return _instruction(_LOAD, _ARGUMENTS + 8 * index)
 
 
-def _on_descriptor(index: int, base: int, listed_fds: Iterable[int]) -> bytes:
-    """Notify if argument *index* is a descriptor at or above *base*, or one of *listed_fds*."""
-    negative = _instruction(_JGE, 0x80000000, 0, 1) + _ALLOW
-    high = _instruction(_JGE, base, 0, 1) + _NOTIFY
-    listed = b"".join(_instruction(_JEQ, fd, 0, 1) + _NOTIFY for fd in listed_fds)
-    return _argument(index) + negative + high + listed + _ALLOW
+def _on_descriptor(index: int) -> bytes:
+    """Notify if argument *index* can be a descriptor: if it is not negative."""
+    return _argument(index) + _instruction(_JGE, 0x80000000, 1, 0) + _NOTIFY
 
 
 def _allow_flag(index: int | None, flag: int) -> bytes:
@@ -99,18 +94,16 @@ def _on_change(name: str, number: int) -> bytes:
         shared = _argument(3) + _instruction(_JSET, linux.MAP_SHARED, 0, 1) + _NOTIFY
         over = len(shared) // _INSTRUCTION.size
         return _argument(2) + _instruction(_JSET, linux.PROT_WRITE, 0, over) + shared
-    return _argument(number) + _instruction(_JGE, 0x80000000, 1, 0) + _NOTIFY
+    return _on_descriptor(number)
 
 
-def _allow_unrelated(name: str) -> bytes:
-    """Allow at once a use of *name* that maps no file, or duplicates no descriptor."""
-    if name == "mmap":
-        return _allow_flag(3, linux.MAP_ANONYMOUS)
-    if name == "fcntl":
-        plain, on_exec = linux.F_DUPFD, linux.F_DUPFD_CLOEXEC
-        duplicating = _instruction(_JEQ, plain, 2, 0) + _instruction(_JEQ, on_exec, 1, 0)
-        return _argument(1) + duplicating + _ALLOW
-    return b""
+def _on_duplicate(name: str) -> bytes:
+    """Notify if *name* makes a duplicate, whose number may be the last one."""
+    if name != "fcntl":
+        return _NOTIFY
+    plain, on_exec = linux.F_DUPFD, linux.F_DUPFD_CLOEXEC
+    duplicating = _instruction(_JEQ, plain, 2, 0) + _instruction(_JEQ, on_exec, 1, 0)
+    return _argument(1) + duplicating + _ALLOW + _NOTIFY
 
 
 def _on_lock(name: str) -> bytes:
@@ -153,38 +146,36 @@ def _on_allocation(name: str, least: int) -> bytes:
     return _argument(3) + _instruction(_JSET, linux.MAP_ANONYMOUS, 0, over) + anonymous
 
 
-def _body(name: str, base: int, listed_fds: Iterable[int], needs: FilterRequirements) -> bytes:
+def _body(name: str, needs: FilterRequirements) -> bytes:
     """What to do when the call is *name*; ends in a return on every path."""
     call = CALLS[name]
-    number = changed_fd(name, needs.places)
-    on_change = b"" if number is None else _on_change(name, number)
-    if on_change and call.reads_fd is None:
-        return on_change + _ALLOW
     if call.role in (Role.CHANGES_IDENTITY, Role.CHANGES):
         return _on_request(name)
     if call.role is Role.STARTS:
         return _on_start(name, needs)
     if call.role in BY_PATH:
         return _allow_flag(call.flags_at, linux.AT_EMPTY_PATH) + _NOTIFY
-    if call.role not in _BY_DESCRIPTOR:
+    if call.role is Role.DUPLICATES:
+        return _on_duplicate(name) if Place.ALLOCATION in needs.places else _ALLOW
+    body = _allow_flag(3, linux.MAP_ANONYMOUS) if name == "mmap" else b""
+    if (number := changed_fd(name, needs.places)) is not None:
+        body += _on_change(name, number)
+    elif call.role is not Role.TRANSFERS:
         return _NOTIFY
-    base = 0 if call.role is Role.DUPLICATES and Place.ALLOCATION in needs.places else base
-    return _allow_unrelated(name) + on_change + _on_descriptor(call.reads_fd or 0, base, listed_fds)
+    if call.reads_fd is not None and Place.READ in needs.places:
+        body += _on_descriptor(call.reads_fd)
+    return body + _ALLOW
 
 
 def program(
     syscalls: Mapping[str, int],
     architecture: int,
-    *,
-    base: int,
-    listed_fds: Iterable[int] = (),
     needs: FilterRequirements = _NO_REQUIREMENTS,
 ) -> bytes:
     """The filter, as an array of struct sock_filter.
 
     *syscalls* maps names to numbers; names this machine does not have are left out.
     """
-    listed_fds = tuple(listed_fds)
     code = _instruction(_LOAD, _ARCHITECTURE) + _instruction(_JEQ, architecture, 1, 0) + _ALLOW
     code += _instruction(_LOAD, _NUMBER)
     for name in calls_for(needs.places):
@@ -193,7 +184,7 @@ def program(
             if needs.memory and name in _ALLOCATE:
                 body += _on_allocation(name, needs.memory)
             if CALLS[name].role is not Role.GROWS:
-                body += _body(name, base, listed_fds, needs)
+                body += _body(name, needs)
             # A plain jump over *body*, since the 8 bits of a conditional one may not reach.
             over = _instruction(_JUMP, len(body) // _INSTRUCTION.size)
             code += _instruction(_JEQ, syscalls[name], 1, 0) + over + body

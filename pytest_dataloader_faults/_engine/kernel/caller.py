@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import errno
+import functools
 import os
+import stat
 from typing import NamedTuple
 
 from pytest_dataloader_faults._engine.calls import CALLS, Call
@@ -16,6 +18,10 @@ from pytest_dataloader_faults._engine.kernel.linux import (
     read_memory,
 )
 from pytest_dataloader_faults._engine.system import proc
+from pytest_dataloader_faults.faults.base import MAX_NAME
+
+_MOST_LINKS = 40
+_PAGE = 4096
 
 
 class Syscall(NamedTuple):
@@ -86,7 +92,7 @@ def open_request(call: Syscall, name: bytes) -> PathRequest:
     if call.facts.flags_at is not None:
         flags = call.argument(call.facts.flags_at)
     if call.name == "openat2":
-        flags, _, resolve = OPEN_HOW.unpack(_read_argument(call, flags, OPEN_HOW.size))
+        flags, _, resolve = OPEN_HOW.unpack(read_argument(call, flags, OPEN_HOW.size))
     if resolve & RESOLVE_IN_ROOT:
         name = name.lstrip(b"/")
     resolved = resolve_path(call, name)
@@ -113,20 +119,21 @@ def resolve_path(call: Syscall, name: bytes) -> _ResolvedPath:
     path = os.fsdecode(name)
     raw = path if path.startswith("/") else os.path.join(_read_link(folder_link(call)), path)
     try:
-        followed = proc.resolve_folder_link(raw, call.pid)
+        raw = proc.resolve_folder_link(raw, call.pid)
     except FileNotFoundError as error:
         raise BadSyscallError from error
-    if descriptor := proc.parse_descriptor_path(followed, call.pid):
+    if descriptor := proc.parse_descriptor_path(raw, call.pid):
         link = "/proc/{}/fd/{}".format(*descriptor)
         return _ResolvedPath(_read_link(link), link, is_descriptor=True)
-    if "/../" not in f"{followed}/":
-        return _ResolvedPath(os.path.abspath(followed), raw)
-    folder, base = os.path.split(followed.rstrip("/"))
-    folder, base = os.path.split(os.path.realpath(followed)) if base == ".." else (folder, base)
+    if "/../" not in f"{raw}/":
+        return _ResolvedPath(os.path.abspath(raw), raw)
+    folder, base = os.path.split(raw.rstrip("/"))
+    folder, base = os.path.split(os.path.realpath(raw)) if base == ".." else (folder, base)
     return _ResolvedPath(os.path.join(os.path.realpath(folder), base), raw)
 
 
-def _read_argument(call: Syscall, address: int, length: int) -> bytes:
+def read_argument(call: Syscall, address: int, length: int) -> bytes:
+    """What a pointer among the arguments of *call* leads to."""
     try:
         return read_memory(call.pid, address, length)
     except OSError as error:
@@ -140,6 +147,53 @@ def _read_link(link: str) -> str:
         return os.readlink(link)
     except FileNotFoundError as error:
         raise BadSyscallError from error
+
+
+def find(call: Syscall, request: PathRequest) -> str:
+    """A path by which this process finds the file that *request* means to the caller of *call*."""
+    if request.is_descriptor:
+        return request.raw
+    follows = not request.flags & os.O_NOFOLLOW
+    return walk("/", request.raw, "/", call.pid, follows=follows)
+
+
+def walk(start: str, name: str, root: str, thread: int, *, follows: bool) -> str:
+    """The path that *name* leads the caller to from *start*, without links.
+
+    A link of /proc to "self" means the caller's process, and an absolute link starts at its *root*.
+    """
+    path, names, links = start, name.split("/")[::-1], 0
+    while names:
+        part = names.pop()
+        if part in ("", "."):
+            continue
+        if len(os.fsencode(part)) > MAX_NAME:
+            raise BadSyscallError
+        path = os.path.dirname(path) if part == ".." else os.path.join(path, part)
+        if path == "/proc/self":
+            path = f"/proc/{proc.status(thread).process}"
+        elif path == "/proc/thread-self":
+            path = f"/proc/{proc.status(thread).process}/task/{thread}"
+        elif names or follows:
+            kind = _kind_of(path)
+            if kind == stat.S_IFREG and names:  # It is not a folder.
+                raise BadSyscallError
+            if kind == stat.S_IFLNK:
+                links += 1
+                if links > _MOST_LINKS:
+                    raise BadSyscallError
+                target = os.readlink(path)
+                names += target.split("/")[::-1]
+                path = root if target.startswith("/") else os.path.dirname(path)
+    return path
+
+
+def _kind_of(path: str) -> int:
+    """S_IFREG and so on, of a link itself; 0 if there is nothing."""
+    try:
+        return stat.S_IFMT(os.lstat(path).st_mode)
+    except OSError:
+        return 0
 
 
 _IN_CWD = ("rename", "link", "symlink")
@@ -183,77 +237,13 @@ def to_signed(argument: int) -> int:
     return low - (1 << 32) if low & 0x80000000 else low
 
 
-class TrackedFile(NamedTuple):
-    """A file that a worker has open and whose reads are seen.
+@functools.lru_cache(1)
+def read_path(call: Syscall, place: int | None = None) -> bytes:
+    """The path at argument *place* of *call*, or the only one that it is about.
 
-    *source* is our own duplicate, or with *reopened* the file opened again; *inherited*: the worker
-    had it when it was armed, so that other workers may share its offset. *stand_in*: device and
-    inode of what was put under its number when it was mapped.
+    The latest one is kept, because several answers may ask for it.
     """
-
-    path: str
-    source: int | None
-    inherited: bool
-    reopened: bool = False
-    stand_in: tuple[int, int] | None = None
-
-    def is_open_at(self, pid: int, number: int) -> bool:
-        """Whether *number* of process *pid* is this file."""
-        try:
-            if self.source is None:
-                return proc.link_of(pid, number) == self.path
-            status = os.stat(f"/proc/{pid}/fd/{number}")
-        except (FileNotFoundError, ProcessLookupError):
-            return False
-        is_stand_in = (status.st_dev, status.st_ino) == self.stand_in
-        return is_stand_in or os.path.samestat(status, os.fstat(self.source))
-
-
-# Some facts about reading another process's memory. By process_vm_readv(2) it takes 3 µs, and 1 µs
-# by pread(2) from an open /proc/PID/mem. The latter is about the memory that the process had when
-# it was opened. Once execve(2) has replaced that memory, a read returns 0 bytes. A forked process
-# has its own memory, and one made by vfork(2) gets its own without notice. So only the worker
-# itself is read that way, by its main thread's id, and all others by process_vm_readv(2).
-
-
-_PAGE, _LENGTH = 4096, 512
-
-
-class ProcessMemory:
-    """The memory of the worker *pid* and of its descendants."""
-
-    def __init__(self, pid: int) -> None:
-        self._pid = pid
-        self._fd: int | None = None
-        self._latest: tuple[int, int | None, bytes] = (-1, None, b"")
-        """A call by its id, and one of its paths: several answers may ask for it."""
-
-    def path(self, call: Syscall, place: int | None = None) -> bytes:
-        """The path at argument *place* of *call*, or the only one that it is about."""
-        place = call.facts.path_at if place is None else place
-        if self._latest[:2] != (call.id, place):
-            self._latest = (call.id, place, self._read_path(call, place))
-        return self._latest[2]
-
-    def _read_path(self, call: Syscall, place: int | None) -> bytes:
-        address = call.argument(place)
-        if call.pid == self._pid:
-            try:
-                if self._fd is None:
-                    self._fd = os.open(f"/proc/{self._pid}/mem", os.O_RDONLY | os.O_CLOEXEC)
-                text = os.pread(self._fd, min(_LENGTH, _PAGE - address % _PAGE), address)
-            except (OSError, OverflowError):  # It may be a pointer to nothing.
-                text = b""
-            path, zero, _ = text.partition(b"\0")
-            if zero:
-                return path
-        return _string(call.pid, address)
-
-    def close(self) -> None:
-        """No process of this worker is left."""
-        if self._fd is not None:
-            os.close(self._fd)
-            self._fd = None
+    return _string(call.pid, call.argument(call.facts.path_at if place is None else place))
 
 
 def _string(pid: int, address: int) -> bytes:

@@ -87,9 +87,7 @@ AT_REMOVEDIR = 0x200
 CLONE_NEWNS = 0x20000
 CLONE_NEWUSER = 0x10000000
 CLONE_THREAD = 0x10000
-RESOLVE_NO_MAGICLINKS = 2
 RESOLVE_IN_ROOT = 16
-PROC_SUPER_MAGIC = 0x9FA0
 
 NOTIF = struct.Struct("=QIIiIQ6Q")
 """struct seccomp_notif: id, pid, flags, nr, arch, instruction pointer, six arguments."""
@@ -275,19 +273,6 @@ def write_memory(pid: int, address: int, data: bytes) -> None:
 def raw_call(name: str, *arguments: object, label: str = "") -> int:
     """Make a system call that nothing in Python makes as it stands; an error names *label*."""
     return check(libc.syscall(SYSCALLS[MACHINE][name], *arguments), label or name)
-
-
-def openat2(folder: int, name: bytes, flags: int, resolve: int) -> int:
-    """openat2(2): a descriptor of *name*, looked up from *folder* as *resolve* demands."""
-    open_how = OPEN_HOW.pack(flags, 0, resolve)
-    return raw_call("openat2", folder, name, open_how, OPEN_HOW.size)
-
-
-def is_on_procfs(fd: int) -> bool:
-    """Whether *fd* is of a file that shows something of the process that opens it."""
-    type_and_more = ctypes.create_string_buffer(256)
-    check(libc.fstatfs(fd, type_and_more), "fstatfs")
-    return ctypes.c_long.from_buffer(type_and_more).value == PROC_SUPER_MAGIC
 
 
 _LOCAL = frozenset(

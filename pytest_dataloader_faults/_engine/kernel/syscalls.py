@@ -22,8 +22,15 @@ from typing import NamedTuple
 
 from pytest_dataloader_faults._engine.calls import Buffers
 from pytest_dataloader_faults._engine.kernel import linux
-from pytest_dataloader_faults._engine.kernel.caller import Syscall, TrackedFile
+from pytest_dataloader_faults._engine.kernel.caller import (
+    Syscall,
+    duplicate,
+    read_argument,
+    reopen_at_offset,
+    to_signed,
+)
 from pytest_dataloader_faults._engine.kernel.linux import Ioctl
+from pytest_dataloader_faults._engine.system import proc
 
 _ZEROES = bytes(linux.NOTIF.size)
 
@@ -71,44 +78,38 @@ class Listener:
         """Answer with a result; the call is not made."""
         self._send(call, value)
 
-    def return_fd(
-        self, call: Syscall, source: int, number: int | None, *, close_on_exec: bool
-    ) -> int:
-        """Put *source* at descriptor *number* of the caller and answer with it.
+    def return_fd(self, call: Syscall, source: int, flags: int) -> None:
+        """Put *source* at the lowest free descriptor of the caller, and answer with that.
 
-        None: at the lowest that is free there; returned is which one that was. EMFILE is raised if
-        there is none; the call then still waits.
+        *flags*: those of an open(2). If no number is free, the answer is EMFILE.
         """
-        place = 0 if number is None else linux.ADDFD_SETFD
-        return self._add(call, source, number or 0, place | linux.ADDFD_SEND, close_on_exec)
+        try:
+            self._add(call, source, 0, linux.ADDFD_SEND, flags & os.O_CLOEXEC)
+        except OSError as error:
+            if error.errno != errno.EMFILE:
+                raise
+            self.fail(call, errno.EMFILE)
 
     def replace_fd(self, call: Syscall, source: int, number: int) -> None:
         """Put *source* at descriptor *number* of the caller; the call still waits."""
-        self._add(call, source, number, linux.ADDFD_SETFD, close_on_exec=True)
+        self._add(call, source, number, linux.ADDFD_SETFD, os.O_CLOEXEC)
 
-    def _add(self, call: Syscall, source: int, number: int, flags: int, close_on_exec: bool) -> int:
-        mode = os.O_CLOEXEC if close_on_exec else 0
+    def _add(self, call: Syscall, source: int, number: int, flags: int, mode: int) -> None:
         request = linux.ADDFD.pack(call.id, flags, source, number, mode)
-        return self._ioctl(Ioctl.ADDFD, bytearray(request))
+        self._ioctl(Ioctl.ADDFD, bytearray(request))
 
     def _send(self, call: Syscall, value: int = 0, error: int = 0, flags: int = 0) -> None:
         linux.RESPONSE.pack_into(self._answer, 0, call.id, value, error, flags)
         self._ioctl(Ioctl.SEND, self._answer)
 
-    def _ioctl(self, request: int, argument: bytearray) -> int:
-        try:  # With a mutable argument the result is the call's own.
-            result: int = fcntl.ioctl(self.fd, request, argument)
-            return result
+    def _ioctl(self, request: int, argument: bytearray) -> None:
+        try:
+            fcntl.ioctl(self.fd, request, argument)
         except OSError as error:
             if error.errno != errno.ENOENT:  # The caller died, so nothing waits for this answer.
                 raise
-            return -1
 
 
-# Some facts about a descriptor that we gave, or that the worker sent: ours and the worker's are one
-# open file description, and so have one offset (open(2)). Reading from ours moves the worker's, as
-# its own read would have. Writing by a duplicate also does so, and appends with O_APPEND.
-#
 # Some facts about the structs. stat(2) fills a struct stat of 144 bytes on x86_64 and 128 on
 # aarch64, with st_size at offset 48 on both; statx(2) fills 256 bytes, with stx_size at offset 40.
 # fstat(2) and similar calls on a descriptor do not need this: it is the substitute's, with the
@@ -128,25 +129,65 @@ class Span(NamedTuple):
     length: int
 
 
-def span(call: Syscall, source: int | None) -> Span:
-    """What *call* is about; *source* is our descriptor of the file. Unknown: nothing."""
+def span(call: Syscall, number: int) -> Span:
+    """What *call* is about, a read of the descriptor *number*. Unknown: nothing."""
     if call.name == "mmap":
         return Span(call.arguments[5], call.arguments[1])
-    if source is None or not call.facts.reads_into_buffers:
+    if not call.facts.reads_into_buffers:
         return Span(0, 0)
     start = _offset(call)
     if start is None:
-        start = os.lseek(source, 0, os.SEEK_CUR)
-    return Span(start, max(0, min(requested_length(call), os.fstat(source).st_size - start)))
+        start = proc.offset_of(number, call.pid)
+    size = os.stat(f"/proc/{call.pid}/fd/{number}").st_size
+    return Span(start, max(0, min(requested_length(call), size - start)))
 
 
-def source_for(call: Syscall, followed: TrackedFile) -> int | None:
-    """Our descriptor that reads what *call* would; None if there is none."""
-    is_elsewhere = followed.reopened and call.facts.reads_into_buffers and _offset(call) is None
-    return None if is_elsewhere else followed.source
+# Some facts about a part of a read or a write. An answer cannot change how much the kernel
+# transfers: all of it, or nothing. So the supervisor transfers the part itself, by a duplicate that
+# pidfd_getfd(2) gives it. That is the same open file description, so the offset and O_APPEND are
+# right by themselves. Docker's own seccomp profile refuses that call if a container lacks
+# CAP_SYS_PTRACE. There the supervisor opens the file once more, and puts its own opening under the
+# number of the descriptor, at the offset where the part ends. The duplicates that the worker has of
+# the descriptor stay where they were, and a flock(2) is lost: so that is the second choice.
 
 
-def give_short(call: Syscall, source: int, length: int) -> int:
+_FORBIDDEN = (errno.EPERM, errno.ENOSYS)
+
+
+class Description(NamedTuple):
+    """Our descriptor of the file that a call uses; the caller may not share its offset."""
+
+    descriptor: int
+    has_own_offset: bool
+
+    def read(self, listener: Listener, call: Syscall, length: int) -> int:
+        """Read *length* bytes for *call*, and move the caller's offset; how many were read."""
+        count = _give_short(call, self.descriptor, length)
+        self._move_offset(listener, call, call.facts.reads_fd)
+        return count
+
+    def write(self, listener: Listener, call: Syscall, length: int) -> int:
+        """Write *length* bytes of *call*, and move the caller's offset; how many were written."""
+        count = _write_part(call, self.descriptor, length)
+        self._move_offset(listener, call, call.facts.writes_fd)
+        return count
+
+    def _move_offset(self, listener: Listener, call: Syscall, place: int | None) -> None:
+        if self.has_own_offset and _offset(call) is None:
+            listener.replace_fd(call, self.descriptor, to_signed(call.argument(place)))
+
+
+def description_of(call: Syscall, number: int) -> Description:
+    """The file of descriptor *number* of the caller; PermissionError if nothing gives us it."""
+    try:
+        return Description(duplicate(call.pid, number), has_own_offset=False)
+    except OSError as error:
+        if error.errno not in _FORBIDDEN:
+            raise
+    return Description(reopen_at_offset(call.pid, number), has_own_offset=True)
+
+
+def _give_short(call: Syscall, source: int, length: int) -> int:
     """Put at most *length* bytes where *call* wants them; how many they are."""
     start = _offset(call)
     data = os.read(source, length) if start is None else os.pread(source, length, start)
@@ -162,12 +203,7 @@ def requested_length(call: Syscall) -> int:
     return sum(length for _, length in _buffers(call))
 
 
-def moves_offset(call: Syscall) -> bool:
-    """Whether *call* writes at the offset of its descriptor, and moves that."""
-    return _offset(call) is None
-
-
-def write_part(call: Syscall, target: int, length: int) -> int:
+def _write_part(call: Syscall, target: int, length: int) -> int:
     """Write *length* bytes of what *call* writes to *target*, a duplicate; how many it took."""
     flags_at = call.facts.flags_at
     data, flags = _beginning(call, length), 0 if flags_at is None else call.arguments[flags_at]
@@ -201,8 +237,7 @@ def _buffers(call: Syscall) -> list[tuple[int, int]]:
         return [(call.arguments[1], call.arguments[2])]
     address, length = call.arguments[1], call.arguments[2] * _IOVEC.size
     data = b"".join(
-        linux.read_memory(call.pid, address + at, min(_PAGE, length - at))
-        for at in range(0, length, _PAGE)
+        read_argument(call, address + at, min(_PAGE, length - at)) for at in range(0, length, _PAGE)
     )
     return list(_IOVEC.iter_unpack(data))
 

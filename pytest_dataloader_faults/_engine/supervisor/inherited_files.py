@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pytest_dataloader_faults._engine.file_copies import FileCopies
 from pytest_dataloader_faults._engine.policy import Closed, Substitute
 from pytest_dataloader_faults._engine.protocol import Hello, Proceed
-from pytest_dataloader_faults._engine.supervisor.worker_state import WorkerState
+from pytest_dataloader_faults._engine.supervisor.worker_state import InheritedFile, WorkerState
 from pytest_dataloader_faults._engine.system.proc import descriptors, is_write_only, link_of
 from pytest_dataloader_faults.faults import ClosedDescriptor
 
@@ -62,7 +62,7 @@ class DescriptorOrders:
     def add_mapping(self, worker: WorkerState, place: int, path: str, copies: FileCopies) -> None:
         """What *worker* does to its mapping at *place* in ``Hello.mapped``."""
         for action in worker.policy.inherited_mapping_actions(path, os.stat(path).st_size):
-            copy = copies.empty
+            copy = copies.empty  # Not a copy of the file: to map it is no read of the dataset's.
             if isinstance(action, Substitute):
                 copy = copies.get_copy(path, action.edit, path)
             self.remap.append((place, self.attach(copy)))
@@ -81,7 +81,7 @@ def orders_for(
             continue
         result.add_fd(worker, fd, path, copies)
         source = sources[place] if place < len(sources) else None
-        worker.files.add(fd, path, source, inherited=True)
+        worker.inherited[fd] = InheritedFile(path, source)
         if result.is_full:
             yield result
             result = DescriptorOrders()
@@ -101,13 +101,11 @@ def close_at_sample(worker: WorkerState, sample: int) -> list[int]:
     closing = worker.faults.counters_of_kind(ClosedDescriptor)
     counters = [each for each in closing if each.fault.sample == sample]
     for fd in sorted(descriptors(worker.pid)) if counters else ():
-        followed = worker.files.at(worker.pid, fd)
-        path = followed.path if followed else link_of(worker.pid, fd)
+        path = worker.path_at(worker.pid, fd) or link_of(worker.pid, fd)
         counter = next((each for each in counters if each.matches(path)), None)
         if counter is None or not os.path.isfile(path):
             continue
-        is_own = followed is not None and not followed.inherited
-        if is_own or not is_write_only(fd, worker.pid):
+        if not is_write_only(fd, worker.pid):
             counter.matched += 1
             worker.policy.fire(counter, "close", path)
             result.append(fd)

@@ -27,7 +27,7 @@ import stat
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
-from pytest_dataloader_faults._engine.kernel import caller, callers_file, linux
+from pytest_dataloader_faults._engine.kernel import caller, linux
 from pytest_dataloader_faults._engine.kernel.caller import BadSyscallError, Syscall
 from pytest_dataloader_faults._engine.supervisor.worker_state import WorkerState
 from pytest_dataloader_faults._engine.system import proc
@@ -249,9 +249,9 @@ class Protection:
     def of_open(self, worker: WorkerState, call: Syscall) -> Iterator[Loss]:
         """open(2), openat(2), openat2(2), creat(2)."""
         flags = call.arguments[2] if call.name == "openat" else os.O_CREAT
-        if not flags & (os.O_CREAT | os.O_TRUNC) or _is_of_semaphore(worker, call):
+        if not flags & (os.O_CREAT | os.O_TRUNC) or _is_of_semaphore(call):
             return
-        request = caller.open_request(call, worker.memory.path(call))
+        request = caller.open_request(call, caller.read_path(call))
         flags = request.flags
         if flags & (os.O_PATH | os.O_DIRECTORY):  # O_TMPFILE contains the latter.
             return
@@ -266,7 +266,7 @@ class Protection:
 
     def of_unlink(self, worker: WorkerState, call: Syscall) -> Iterator[Loss]:
         """unlink(2), unlinkat(2), rmdir(2)."""
-        if _is_of_semaphore(worker, call):
+        if _is_of_semaphore(call):
             return
         path = _real_path(worker, call)
         file = _file_at(path)
@@ -314,7 +314,7 @@ class Protection:
     def of_new_name(self, worker: WorkerState, call: Syscall) -> Iterator[Loss]:
         """link(2), symlink(2), mkdir(2), mknod(2), and their siblings. They take nothing."""
         links = call.name in ("link", "linkat")
-        if links and _is_of_semaphore(worker, call):
+        if links and _is_of_semaphore(call):
             return
         path = _real_path(worker, call, call.facts.new_path_at)
         if _file_at(path) is not None:  # EEXIST.
@@ -370,9 +370,9 @@ class Protection:
                 yield Loss(Change.MAP, file)
 
 
-def _is_of_semaphore(worker: WorkerState, call: Syscall) -> bool:
+def _is_of_semaphore(call: Syscall) -> bool:
     """Whether *call* is about a semaphore by its name. A loader makes and removes several."""
-    return worker.memory.path(call).startswith(_SEMAPHORES)
+    return caller.read_path(call).startswith(_SEMAPHORES)
 
 
 def _is_kept_by_system(file: File) -> bool:
@@ -409,11 +409,11 @@ def _real_path(
     """
     place = call.facts.path_at if place is None else place
     assert place is not None
-    name = os.fsdecode(worker.memory.path(call, place))
+    name = os.fsdecode(caller.read_path(call, place))
     # Only a process that may have another root folder pays for reading that.
     root = "/" if not worker.identities.difference(call.pid) else _link(f"/proc/{call.pid}/root")
     start = root if name.startswith("/") else _link(caller.folder_link(call, place))
-    return callers_file.walk(start, name, root, call.pid, follows=follows)
+    return caller.walk(start, name, root, call.pid, follows=follows)
 
 
 def _link(path: str) -> str:

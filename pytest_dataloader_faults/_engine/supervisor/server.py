@@ -13,6 +13,7 @@ process is left; that of a trial when its warden ends it, or is dead.
 from __future__ import annotations
 
 import contextlib
+import errno
 import math
 import os
 import resource
@@ -39,7 +40,7 @@ from pytest_dataloader_faults._engine.protocol import (
     SupervisorHandle,
     ToLoader,
 )
-from pytest_dataloader_faults._engine.supervisor import descriptor_budget, inherited_files
+from pytest_dataloader_faults._engine.supervisor import inherited_files
 from pytest_dataloader_faults._engine.supervisor.answers import HISTORIES, ON_MESSAGE, answer
 from pytest_dataloader_faults._engine.supervisor.answers.deaths import FetchStart
 from pytest_dataloader_faults._engine.supervisor.answers.services import SupervisorServices
@@ -56,8 +57,13 @@ from pytest_dataloader_faults._engine.system.temporary import AnonymousFile, Sha
 from pytest_dataloader_faults.outcomes.refusals import FileHistory
 from pytest_dataloader_faults.wire import Firing
 
-_MOST_WITH_HELLO = 64
-"""Descriptors: a listener, a connection, inherited files, and the file of a large message."""
+
+_SHORTAGES = (errno.EMFILE, errno.ENFILE)
+_NO_DESCRIPTOR = (
+    "the supervisor (pid {pid}) has no file descriptor left [{name}, its limit of {limit}], so some"
+    " faults may not have fired. Raise the hard limit (ulimit -Hn, LimitNOFILE=), or use fewer"
+    " workers"
+)
 
 
 class Supervisor:
@@ -79,13 +85,9 @@ class Supervisor:
         self.armed = True
         self._over = self._has_reported = False
         self._report_fd = report_fd
-        self._errors = descriptor_budget.RunErrors()
+        self._errors: list[str] = []
         self._events = Events()
         self.services = SupervisorServices.create(self._events, self._on_error, plan)
-        self._budget = descriptor_budget.DescriptorBudget(
-            self._collect, self.services.copies.shrink
-        )
-        self.services.copies.release = self._collect
         self._callers: dict[int, WorkerState] = {}
         """Of threads and processes under the filter of the main process: whose they are."""
         self._listeners: set[int] = set()
@@ -116,7 +118,6 @@ class Supervisor:
 
     def _handle_events(self) -> None:
         for action, events in self._events.wait(self.services.timers.timeout()):
-            self._ensure_descriptors()
             action(events)
         self.services.timers.expire()
         self._answer_if_idle()
@@ -126,15 +127,15 @@ class Supervisor:
         """The processes that faults may concern."""
         return [each for each in self.workers if not each.is_bystander]
 
-    def _ensure_descriptors(self) -> None:
-        try:
-            self._budget.ensure()
-        except OSError as error:
-            self._errors.add("looking for descriptors", error)
-
-    def _collect(self) -> None:
-        for worker in self.workers:
-            worker.files.collect()
+    def _note_error(self, where: str, error: BaseException) -> None:
+        """Note as an error of the run what could not be injected, and why."""
+        text = f"{where}: {''.join(traceback.format_exception(error, limit=-3))}"
+        if isinstance(error, OSError) and error.errno in _SHORTAGES:
+            _, limit = resource.getrlimit(resource.RLIMIT_NOFILE)
+            name = errno.errorcode[error.errno]
+            text = _NO_DESCRIPTOR.format(pid=os.getpid(), name=name, limit=limit)
+        if text not in self._errors:
+            self._errors.append(text)
 
     def _on_orphaned(self, _events: int) -> None:
         """The main process is dead. A worker that hangs would never notice."""
@@ -226,7 +227,7 @@ class Supervisor:
         processes = [each.facts(shared[each.pid], lengthened) for each in workers]
         refused = [why for worker in self.workers for why in worker.refused]
         kept = self._refusals.noted
-        return protocol.WorkerReports(faults, processes, self._errors.texts, refused, kept)
+        return protocol.WorkerReports(faults, processes, self._errors, refused, kept)
 
     def _disarm(self) -> None:
         self.armed = False
@@ -262,12 +263,11 @@ class Supervisor:
     def _on_hello(self, _events: int) -> None:
         """A process has armed itself, and is a worker or the main process."""
         try:
-            self._budget.ensure(_MOST_WITH_HELLO)
             hello, descriptors = self._door.receive()
         except EOFError:  # Nobody has the other end any longer.
             self._close_door()
         except OSError as error:
-            self._errors.add("a worker that starts", error)
+            self._note_error("a worker that starts", error)
         else:
             self._register_worker(hello, descriptors)
 
@@ -277,6 +277,7 @@ class Supervisor:
         worker = self._make_worker(hello, main_fd, channel)
         worker.faults.over |= self._over
         worker.policy.on_fired = self._refusals.start
+        worker.originals = self.services.copies.originals
         worker.histories = {kind: kind() for kind in HISTORIES}
         self.workers.append(worker)
         self._callers.clear()
@@ -322,7 +323,6 @@ class Supervisor:
         try:
             for part in inherited_files.orders_for(worker, hello, sources, copies):
                 worker.channel.send(part.message(worker), part.descriptors)
-                self._ensure_descriptors()
         except Exception as error:  # noqa: BLE001  # whatever it is, it must be reported
             self._on_error(worker, None, error)
 
@@ -370,7 +370,7 @@ class Supervisor:
         worker.alive = False
         self._callers.clear()
         if worker.joins:  # The listener is not its own, and will not show it.
-            worker.memory.close()
+            worker.end()
         self._events.unwatch(worker.channel.fileno())
         worker.channel.close()
 
@@ -379,8 +379,7 @@ class Supervisor:
             self._listeners.remove(worker.listener.fd)
             self._events.unwatch(worker.listener.fd)
             os.close(worker.listener.fd)
-            worker.files.forget_all()
-            worker.memory.close()
+            worker.end()
             return
         call = worker.listener.receive()
         if call is None:
@@ -401,7 +400,7 @@ class Supervisor:
         if worker.has_exited(call, error):
             return
         if not isinstance(error, BadSyscallError):
-            self._errors.add(f"worker {worker.id}, {call.name if call else 'fetch'}", error)
+            self._note_error(f"worker {worker.id}, {call.name if call else 'fetch'}", error)
         if call is not None:
             with contextlib.suppress(OSError):  # It was answered before the error was raised.
                 worker.listener.continue_syscall(call)

@@ -36,8 +36,8 @@ def shared_files(workers: list[WorkerState]) -> defaultdict[int, set[str]]:
     shared: defaultdict[int, set[str]] = defaultdict(set)
     with_own_files = (each for each in workers if each.has_own_files)
     for worker, peer in itertools.combinations(with_own_files, 2):
-        for path, descriptor in worker.files.read_at_offset.items():
-            counterpart = peer.files.read_at_offset.get(path)
+        for path, descriptor in worker.read_at_offset.items():
+            counterpart = peer.read_at_offset.get(path)
             if counterpart is not None and _share_offset(worker, descriptor, peer, counterpart):
                 shared[worker.pid].add(path)
                 shared[peer.pid].add(path)
@@ -47,9 +47,8 @@ def shared_files(workers: list[WorkerState]) -> defaultdict[int, set[str]]:
 def _share_offset(
     worker: WorkerState, descriptor: int, peer: WorkerState, counterpart: int
 ) -> bool:
-    pair = (worker.files.get(descriptor), peer.files.get(counterpart))
-    source, second = (None if each is None or each.reopened else each.source for each in pair)
-    return source is not None and second is not None and share_description(source, second)
+    first, second = worker.inherited[descriptor].duplicate, peer.inherited[counterpart].duplicate
+    return first is not None and second is not None and share_description(first, second)
 
 
 def share_description(fd: int, peer_fd: int) -> bool:

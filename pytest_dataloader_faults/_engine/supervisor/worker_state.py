@@ -9,23 +9,19 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import replace
-from typing import Any, TypeVar, cast
+from types import MappingProxyType
+from typing import Any, NamedTuple, TypeVar, cast
 
 from pytest_dataloader_faults._engine import protocol
 from pytest_dataloader_faults._engine.channel import Channel
-from pytest_dataloader_faults._engine.kernel.caller import (
-    PathRequest,
-    ProcessMemory,
-    Syscall,
-    TrackedFile,
-)
-from pytest_dataloader_faults._engine.kernel.callers_file import Identities
+from pytest_dataloader_faults._engine.kernel.caller import PathRequest, Syscall
+from pytest_dataloader_faults._engine.kernel.identity import Identities
 from pytest_dataloader_faults._engine.kernel.syscalls import Listener
 from pytest_dataloader_faults._engine.plan import FaultPlan, WorkerFaults
 from pytest_dataloader_faults._engine.policy import FaultPolicy
 from pytest_dataloader_faults._engine.supervisor.events import Action, DeathScheduler
 from pytest_dataloader_faults._engine.supervisor.leftovers import Leftovers
-from pytest_dataloader_faults._engine.system.proc import descriptors, family, link
+from pytest_dataloader_faults._engine.system.proc import file_of, link, link_of
 from pytest_dataloader_faults.faults import HungRead
 from pytest_dataloader_faults.wire import Firing, WorkerFacts
 
@@ -48,6 +44,13 @@ class AnswerHistory:
 
 
 _History = TypeVar("_History", bound=AnswerHistory)
+
+
+class InheritedFile(NamedTuple):
+    """A file that a worker had open when it was armed; *duplicate*: ours, if it has sent one."""
+
+    path: str
+    duplicate: int | None = None
 
 
 class WorkerState:
@@ -78,7 +81,8 @@ class WorkerState:
     hung = False
     is_bystander = False
     """Whether no fault fires there: it is the main process, and only starts workers."""
-    files: _TrackedFiles
+    originals: Mapping[tuple[int, int], str] = MappingProxyType({})
+    """What anonymous copies are copies of, by device and inode."""
     refused: list[str]
     """Why faults that were due there could not happen."""
     leftover_shm: list[str]
@@ -106,14 +110,18 @@ class WorkerState:
         self.refused = []
         self.faults = WorkerFaults(plan, self.id, bystander=hello.bystander)
         self.policy = self._policy()
-        self.keep_low_fds, self.joins = plan.needs.keep_low_fds, parent is not None
-        self.files = _files_of(hello, parent, shares=bool(plan.faults))
-        self.memory = ProcessMemory(self.pid)
+        self.joins = parent is not None
+        self.has_own_files = parent is None or parent.is_bystander or not plan.faults
+        """Whether it has other files open than the process whose filter it is under."""
+        self.inherited: dict[int, InheritedFile] = {}
+        """What it had open when it was armed, by number."""
+        self.read_at_offset: dict[str, int] = {}
+        """The latest inherited descriptor through whose own offset a file was read."""
+        self._names: dict[str, str] = {}
+        """By which link a file was opened, by its path in /proc; "" if it was to be filled."""
+        if parent is not None and not self.has_own_files:
+            self.inherited, self._names = parent.inherited, parent._names
         self.identities = Identities()
-        self._known_paths: dict[bytes, str] = {}
-        """Files that no fault is about, by absolute path: an open of one only counts."""
-        self._known_opens: Counter[str] = Counter()
-        """Those opens that ``policy.files`` does not count yet: to count them there takes 1 µs."""
         self.histories: Mapping[type[AnswerHistory], AnswerHistory] = {}
         self.folder_links: defaultdict[str, set[str]] = defaultdict(set)  # By real paths.
         self.leftovers = Leftovers()
@@ -135,11 +143,6 @@ class WorkerState:
         """The process that makes its system calls."""
         assert self._listener is not None
         return self._listener
-
-    @property
-    def has_own_files(self) -> bool:
-        """Whether its tracked files are not those of the process that it joins."""
-        return self.files.pid == self.pid
 
     @property
     def armed(self) -> bool:
@@ -184,6 +187,49 @@ class WorkerState:
         is_certain = request.flags & os.O_ACCMODE == os.O_RDONLY or not self.policy.fired
         if request.reads and is_certain and len(self.read_paths) < _MOST:
             self.read_paths.add(request.path)
+
+    def note_name(self, request: PathRequest, real: str, *, is_there: bool) -> None:
+        """Note that *real* is about to be opened by *request*: globs match a link by its own path.
+
+        What is read back through the descriptor by which a file is filled is none of the dataset's
+        input, so it has no path for them.
+        """
+        if request.flags & (os.O_PATH | os.O_DIRECTORY):
+            return
+        self._names.pop(real, None)
+        name = request.path if request.reads and is_there else ""
+        if name != real and request.flags & os.O_ACCMODE != os.O_WRONLY:
+            self._names[real] = name
+            if len(self._names) > _MOST_NAMES:
+                del self._names[next(iter(self._names))]
+
+    def path_at(self, pid: int, number: int) -> str:
+        """Which file descriptor *number* of *pid* is now, by the path that globs match; or ""."""
+        path = link_of(pid, number)
+        if path.endswith(UNLINKED) and not os.path.lexists(path):
+            original = self.originals.get(file_of(f"/proc/{pid}/fd/{number}"))
+            if original is None and os.path.basename(path).startswith("#"):  # Of O_TMPFILE.
+                return ""
+            path = original or path.removesuffix(UNLINKED)
+        return self._names.get(path, path)
+
+    def has_inherited(self, number: int, path: str) -> bool:
+        """Whether descriptor *number*, of the file *path*, was open when it was armed."""
+        file = self.inherited.get(number)
+        return file is not None and path in (file.path, self._names.get(file.path))
+
+    def close_inherited(self, number: int) -> None:
+        """Have no part any longer in the lock and the offset of what it inherited as *number*."""
+        file = self.inherited.get(number)
+        if file is not None and file.duplicate is not None:
+            os.close(file.duplicate)
+            self.inherited[number] = file._replace(duplicate=None)
+
+    def end(self) -> None:
+        """No process of it is left. The report lists who has shared an offset with it."""
+        if self.has_own_files:
+            for number in self.inherited.keys() - set(self.read_at_offset.values()):
+                self.close_inherited(number)
 
     def _note_folder(self, path: str) -> None:
         """Note that the worker opens the folder *path* now, perhaps to list it."""
@@ -243,27 +289,6 @@ class WorkerState:
             os.close(self.hang_socket)
             self.hang_socket = None
 
-    def add_known_path(self, path: str) -> None:
-        """*path* is opened, a file that no fault is about."""
-        if len(self._known_paths) >= _MOST:
-            self._known_paths.clear()
-        self._known_paths[os.fsencode(path)] = path
-        self.policy.count_open(path)
-
-    def count_known_open(self, name: bytes) -> bool:
-        """Count that *name* is opened; False if a fault may be about it."""
-        path = self._known_paths.get(name)
-        if path is None:
-            return False
-        self._known_opens[path] += 1
-        return True
-
-    def _count_known_opens(self) -> None:
-        files = self.policy.files
-        for path, opens in self._known_opens.items():
-            files[path] = files[path]._replace(opens=files[path].opens + opens)
-        self._known_opens.clear()
-
     def apply_counts(self, counts: protocol.Counts) -> None:
         """Take over the counters of the worker, which decides about fake files itself.
 
@@ -313,7 +338,6 @@ class WorkerState:
 
     def facts(self, shared: Iterable[str], lengthened: AbstractSet[str]) -> WorkerFacts:
         """What it did; *shared*: what it read by a shared offset; *lengthened*: by any worker."""
-        self._count_known_opens()
         policy, histories = self.policy, self.histories.values()
         others: dict[str, Any] = {
             **self.leftovers.facts(),
@@ -334,140 +358,7 @@ class WorkerState:
         )
 
 
-def _files_of(hello: protocol.Hello, parent: WorkerState | None, *, shares: bool) -> _TrackedFiles:
-    """The tracked files of a process that says *hello*, below *parent* if it joins its filter.
-
-    *shares*: whether faults may have hit files that the parent has opened.
-    """
-    if parent is None:
-        return _TrackedFiles(hello.pid, hello.high_fds)
-    if parent.is_bystander or not shares:  # Its filter shows where followed descriptors start.
-        base = parent.files.base
-        return _TrackedFiles(hello.pid, (base, max(base, hello.high_fds[1])))
-    # A descriptor that the parent has opened has the same number in its child.
-    return parent.files
-
-
 _MOST = 1000
-
-
-# Some facts about descriptor numbers. The filter does not notify of close(2), and the kernel gives
-# the lowest free number to whatever is opened next, be it a file, a socket or torch's shared
-# memory: low numbers soon, high ones once a process has half its limit open. So a number that we
-# gave proves nothing by itself. The entry in /proc/PID/fd does: device and inode are those of our
-# own duplicate as long as it is that file, under whatever name or none, and as long as we keep the
-# duplicate no other file can have them. A process that a worker has forked has its own numbers.
-#
-# A number that we choose may be taken by another thread before it is given. One that waits in
-# accept4(2), as torch's thread that shares descriptors does, has its number already, which /proc
-# does not show: ADDFD then fails with EBUSY. If it is quicker than that, ADDFD replaces its own
-# file with ours, as dup2(2) would. So numbers are given from the highest down, and from there again
-# when some were found to be closed: as far from what the kernel gives as can be. Under a low limit
-# that is only far enough if each new file has the very highest number that is free.
-
-
-_COLLECT_ABOVE = 256
-
-
-class _TrackedFiles:
-    """The tracked files of the process *pid* and its children, by descriptor number.
-
-    Numbers within *high_fds* are given to those that are opened.
-    """
-
-    def __init__(self, pid: int, high_fds: tuple[int, int]) -> None:
-        self.pid = pid
-        self._files: dict[int, TrackedFile] = {}
-        self.read_at_offset: dict[str, int] = {}
-        """The latest inherited descriptor through whose own offset a file was read."""
-        self.base = high_fds[0]
-        self._numbers: Sequence[int] = range(*high_fds)[::-1]
-        self._next = 0
-        is_wide = len(self._numbers) >= 2 * _COLLECT_ABOVE
-        self._collect_above = _COLLECT_ABOVE if is_wide else 0
-
-    def add(self, number: int, path: str, source: int | None, *, inherited: bool = False) -> None:
-        """Track *number*, which is *path*; *source*, our duplicate, is closed with it."""
-        self._forget(number)
-        self._files[number] = TrackedFile(path, source, inherited)
-
-    def get(self, number: int) -> TrackedFile | None:
-        """The file that had *number* when it was last seen."""
-        return self._files.get(number)
-
-    def at(self, pid: int, number: int) -> TrackedFile | None:
-        """The tracked file that *number* is in process *pid*, if it is one."""
-        file = self._files.get(number)
-        return file if file is not None and file.is_open_at(pid, number) else None
-
-    def next_high_fd(self, pid: int, busy: AbstractSet[int] = frozenset()) -> int:
-        """A high number that no process of this worker uses, and none of *busy*."""
-        if len(self._files) > self._collect_above:
-            self.collect(pid)
-            self._collect_above = max(self._collect_above, 2 * len(self._files))
-        for _ in range(2):
-            if (number := self._free_number(pid, busy)) is not None:
-                return number
-            self.collect(pid)
-        raise RuntimeError(
-            f"the worker (pid {pid}) has {len(self._files)} faulted files open, no number is left"
-        )
-
-    def limit(self, soft: int) -> bool:
-        """Give numbers below *soft* only; whether there are any."""
-        self._numbers = [number for number in self._numbers if number < soft]
-        self._next = 0
-        return self.has_numbers
-
-    @property
-    def has_numbers(self) -> bool:
-        """Whether there are any numbers to give."""
-        return bool(self._numbers)
-
-    def _free_number(self, pid: int, busy: AbstractSet[int]) -> int | None:
-        for _ in self._numbers:
-            number = self._numbers[self._next % len(self._numbers)]
-            self._next += 1
-            is_known = number in self._files or number in busy
-            if not is_known and not os.path.lexists(f"/proc/{pid}/fd/{number}"):
-                return number
-        return None
-
-    def set_stand_in(self, number: int, descriptor: int) -> None:
-        """The file of *descriptor* was put under *number*, and replaces the tracked one."""
-        status = os.fstat(descriptor)
-        file = self._files.get(number)
-        if file is not None:
-            self._files[number] = file._replace(stand_in=(status.st_dev, status.st_ino))
-
-    def stop_sharing(self, pid: int, number: int) -> None:
-        """Open the file of *number* again, which shares neither offset nor lock."""
-        file = self.at(pid, number)
-        if file is not None and file.source is not None and not file.reopened:
-            source = os.open(f"/proc/self/fd/{file.source}", os.O_RDONLY | os.O_CLOEXEC)
-            os.close(file.source)
-            self._files[number] = file._replace(source=source, reopened=True)
-
-    def collect(self, *pids: int) -> None:
-        """Forget what no process of this worker, and none of *pids*, has open any longer.
-
-        What was read at an offset stays, because the report lists the other workers with that
-        offset.
-        """
-        at_offset = set(self.read_at_offset.values())
-        numbers_by_pid = {pid: descriptors(pid) for pid in {*pids, *family(self.pid)}}
-        for number, file in tuple(self._files.items()):
-            holders = (pid for pid, numbers in numbers_by_pid.items() if number in numbers)
-            if number not in at_offset and not any(file.is_open_at(pid, number) for pid in holders):
-                self._forget(number)
-        self._next = 0
-
-    def forget_all(self) -> None:
-        """No process of it is left. What was read at an offset stays, as in ``collect``."""
-        for number in self._files.keys() - set(self.read_at_offset.values()):
-            self._forget(number)
-
-    def _forget(self, number: int) -> None:
-        file = self._files.pop(number, None)
-        if file is not None and file.source is not None:
-            os.close(file.source)
+_MOST_NAMES = 100_000
+UNLINKED = " (deleted)"
+"""How /proc marks the path of a file that has lost this name, or never had one."""

@@ -341,6 +341,15 @@ def fd_info(fd: int, pid: Pid = "self") -> DescriptorInfo:
     return DescriptorInfo(int(fields["flags"], 8), int(fields["pos"]))
 
 
+def offset_of(fd: int, pid: Pid) -> int:
+    """The offset in bytes alone, without what takes most of the time: to parse the file."""
+    file = os.open(f"/proc/{pid}/fdinfo/{fd}", os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        return int(os.read(file, 64).split(None, 2)[1])
+    finally:
+        os.close(file)
+
+
 def has_lock(fd: int, pid: Pid, path: str) -> bool:
     """Whether *fd* of *pid* is the file *path*, and is locked by it."""
     try:

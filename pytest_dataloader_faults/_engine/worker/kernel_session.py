@@ -4,8 +4,7 @@ Some facts about the moment between the filter and the supervisor. From the inst
 installs the filter, an open(2) of any thread here waits until the supervisor has the listener. So
 everything that the handover needs is imported and looked up before, and the handover itself opens
 nothing. What it would wait for otherwise is reserved before. Garbage is not collected meanwhile,
-because finalizers may do anything. Descriptors and mappings made earlier are listed first: their
-low numbers go into the program. A listener that stays open here, because the supervisor has died
+because finalizers may do anything. A listener that stays open here, because the supervisor has died
 meanwhile, would have this process wait for itself; once no process has it, the kernel answers
 ENOSYS.
 
@@ -19,7 +18,6 @@ from __future__ import annotations
 import contextlib
 import gc
 import os
-import resource
 import signal
 from collections.abc import Iterable, Iterator
 
@@ -32,12 +30,11 @@ from pytest_dataloader_faults._engine.worker.preparations import (
     reserve_for,
 )
 from pytest_dataloader_faults._engine.worker.session import WorkerSession, apply_orders
+from pytest_dataloader_faults.faults.base import Place
 from pytest_dataloader_faults.faults.globs import GlobMatcher
 
-_MAX_LISTED = 60
-_MAX_SPAN = 8192
-_MAX_BASE_AT_START = 512
-"""A constructor may lower the limit, as to 4096; in a worker that has been done."""
+_MAX_SENT = 60
+"""Descriptors that go along in one message."""
 
 
 def arm_kernel_session(
@@ -49,24 +46,25 @@ def arm_kernel_session(
     allows one listener only (EBUSY, see seccomp(2)). *bystander*: no fault fires in this process.
     """
     joins = config.armed is not None and is_below(os.getpid(), [config.armed])
-    globs = () if joins and config.shares_files else config.plan.globs
+    globs = () if bystander or (joins and config.shares_files) else config.plan.globs
     matches = GlobMatcher(globs)
     inherited = tuple(inherited_fds(matches)) if globs else ()
-    mapped = list(inherited_mappings(matches)) if globs and not bystander else []
+    mapped = list(inherited_mappings(matches)) if globs else []
     hello = Hello(
         worker,
         loader,
         os.getpid(),
         inherited=inherited,
         mapped=tuple(each.path for each in mapped),
-        high_fds=_high_fds(_MAX_BASE_AT_START if worker is None else _MAX_SPAN),
         joins=joins,
         workers=config.workers,
         bystander=bystander,
     )
+    is_read = Place.READ in config.plan.needs.places
+    sent = [fd for fd, _path in inherited[:_MAX_SENT]] if is_read else []
     config.door.require_open()
     channel, other_end = Channel.pair()
-    attached = [other_end.fileno(), *(fd for fd, _path in inherited[:_MAX_LISTED])]
+    attached = [other_end.fileno(), *sent]
     if joins:
         config.door.channel.send(hello, attached)
     else:
@@ -91,23 +89,10 @@ def _session(channel: Channel, config: WorkerConfig, worker: int | None) -> Work
 
 
 def _hand_over(config: WorkerConfig, hello: Hello, attached: list[int]) -> None:
-    listed = [fd for fd, _path in hello.inherited]
-    base, needs = hello.high_fds[0], config.plan.needs
+    needs = config.plan.needs
     if hello.worker is None:
         _block_signals_in_forks()
-    if needs.keep_low_fds:
-        base, listed = 0, []
-    elif len(listed) > _MAX_LISTED:  # A program has at most 4096 instructions.
-        base, listed = min(listed), []
-    program = bpf.program(
-        linux.SYSCALLS[linux.MACHINE],
-        linux.ARCHITECTURES[linux.MACHINE],
-        base=base,
-        listed_fds=listed,
-        needs=needs,
-    )
-    if hello.bystander:  # Its files do not matter, only those that its workers inherit.
-        hello, attached = hello._replace(inherited=()), attached[:1]
+    program = bpf.program(linux.SYSCALLS[linux.MACHINE], linux.ARCHITECTURES[linux.MACHINE], needs)
     door = config.door.channel
     with packed(hello, attached) as (packet, descriptors):
         reserve_for(needs)
@@ -140,10 +125,3 @@ def _pause_collection() -> Iterator[None]:
     finally:
         if is_enabled:
             gc.enable()
-
-
-def _high_fds(max_base: int = _MAX_SPAN) -> tuple[int, int]:
-    """Where tracked descriptors go: above all that the process makes, below its limit."""
-    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    base = min(soft // 2, max_base)
-    return base, min(soft, base + _MAX_SPAN)

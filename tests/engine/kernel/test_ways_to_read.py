@@ -1,4 +1,4 @@
-"""Odd paths, held files and calls that the filter cannot follow, under faults."""
+"""Odd paths, ways to get a descriptor, and calls that the filter cannot follow, under faults."""
 
 import ctypes
 import errno
@@ -6,6 +6,7 @@ import functools
 import mmap
 import os
 import socket
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -50,15 +51,6 @@ def _call(name):
     return call
 
 
-def _through_a_message(path):
-    ours, theirs = socket.socketpair()
-    with ours, theirs, open(os.devnull, "rb") as file:
-        socket.send_fds(ours, [b"1"], [file.fileno()])
-        for fd in socket.recv_fds(theirs, 1, 1)[1]:
-            os.close(fd)
-    return CONTENT
-
-
 def _errno_of_queue(name):
     libc = ctypes.CDLL(None, use_errno=True)
     assert libc.syscall(SYSCALLS[MACHINE][name], 1, None) == -1
@@ -69,22 +61,9 @@ def _read_plainly(path):
     return Path(path).read_bytes()
 
 
-def _through_dup2(path):
-    fd = os.open(path, os.O_RDONLY)
-    os.dup2(fd, 100)
-    os.close(fd)
-    try:
-        return os.read(100, 1000)
-    finally:
-        os.close(100)
-
-
 OUT_OF_REACH = {
-    _through_dup2: (CONTENT, {"dup2": 1}),
-    _call("pidfd_getfd"): (b"", {"pidfd_getfd": 1}),
     _call("open_by_handle_at"): (b"", {}),  # It is refused.
     _read_plainly: (CONTENT, {"open of an excluded file": 1}),
-    _through_a_message: (CONTENT, {}),
 }
 """What each gives, and what is told of it."""
 
@@ -93,11 +72,7 @@ OUT_OF_REACH = {
     "ignore:This DataLoader will create:UserWarning"  # More than processors, which is meant.
 )
 def test_what_is_out_of_reach_is_reported(path, tmp_path):
-    """Of each worker; whether the kernel grants a descriptor does not matter.
-
-    A glob that means everything spares installed packages. Descriptors that a library of its own
-    sends along are no files of the dataset.
-    """
+    """Of each worker. A glob that means everything spares installed packages."""
     inside = tmp_path / "site-packages" / "images" / "a.rec"
     inside.parent.mkdir(parents=True)
     inside.write_bytes(CONTENT)
@@ -112,7 +87,7 @@ def test_what_is_out_of_reach_is_reported(path, tmp_path):
     assert [gave for gave, _ in OUT_OF_REACH.values()] == [each.gave for each in results]
     hidden_by_worker = {each.worker: each.unobserved for each in injection.workers}
     assert dict(enumerate(hidden for _, hidden in OUT_OF_REACH.values())) == hidden_by_worker
-    assert "Not visible to the engine: dup2 (1), open" in str(injection.explain_unfired())
+    assert "Not visible to the engine: open" in str(injection.explain_unfired())
 
 
 QUEUES = ["io_uring_setup", "io_setup"]
@@ -138,6 +113,104 @@ def test_queues_are_reported_without_a_fault():
 
 
 EIO = os.strerror(errno.EIO)
+
+
+# Ways to get a descriptor.
+
+
+def _chosen(fd, _path):
+    return os.dup2(fd, 100)
+
+
+def _received(fd, _path):
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        socket.send_fds(ours, [b"1"], [fd])
+        return socket.recv_fds(theirs, 1, 1)[1][0]
+
+
+def _taken(fd, _path):
+    pidfd = os.pidfd_open(os.getpid())
+    try:
+        return ctypes.CDLL(None).syscall(SYSCALLS[MACHINE]["pidfd_getfd"], pidfd, fd, 0)
+    finally:
+        os.close(pidfd)
+
+
+def _renamed(fd, path):
+    os.rename(path, f"{path}.rec")
+    return os.dup(fd)
+
+
+def _linked(_fd, path):
+    os.link(path, f"{path}.rec")
+    return os.open(f"{path}.rec", os.O_RDONLY)
+
+
+def _unlinked(fd, path):
+    os.unlink(path)
+    return os.dup(fd)
+
+
+def _linked_elsewhere(fd, path):
+    os.link(path, f"{path}.txt")
+    return _unlinked(fd, path)
+
+
+def _through_symlink(_fd, path):
+    os.rename(path, f"{path}.blob")
+    os.symlink(f"{path}.blob", path)
+    return os.open(path, os.O_RDONLY)
+
+
+def _as_stdin(fd, _path):
+    return os.dup2(fd, 0)
+
+
+GOT = (
+    *(_chosen, _received, _taken, _renamed, _linked, _unlinked, _linked_elsewhere),
+    *(_through_symlink, _as_stdin),
+)
+
+
+def test_reads_fail_however_the_descriptor_was_got(tmp_path):
+    paths = {get: str(tmp_path / f"{get.__name__}.rec") for get in GOT}
+    for path in paths.values():
+        Path(path).write_bytes(CONTENT)
+
+    def read(get):
+        fd = os.open(paths[get], os.O_RDONLY)
+        got = get(fd, paths[get])
+        if got != fd:
+            os.close(fd)
+        return os.read(got, 1)
+
+    gave, injection = attempt(list(GOT), read, ReadError("*.rec"))
+    assert [f"OSError: [Errno {errno.EIO}] {EIO}"] * len(GOT) == gave
+    assert len(GOT) == injection.fired
+
+
+def test_what_a_file_is_filled_through_is_no_input(tmp_path):
+    def fill(mode):
+        with open(tmp_path / f"{mode}.rec", mode) as file:
+            file.write(CONTENT)
+            file.seek(0)
+            return file.read()
+
+    modes = ["w+b", "x+b"]
+    gave, _ = attempt(modes, fill, ReadError("*"), require_fired=False)
+    assert [CONTENT] * len(modes) == gave
+
+
+def test_a_file_without_a_name_is_no_input(tmp_path):
+    def fill(folder):
+        with tempfile.TemporaryFile(dir=folder) as file:
+            file.write(CONTENT)
+            file.seek(0)
+            return file.read()
+
+    (gave,), _ = attempt([tmp_path], fill, ReadError("*"), require_fired=False)
+    assert CONTENT == gave
 
 
 # Paths.

@@ -69,7 +69,7 @@ def test_a_supervisor_that_is_gone_when_the_listener_is_sent():
     ours, theirs = Channel.pair()
     theirs.close()
     config = WorkerConfig(Door(ours), os.getpid(), FaultPlan((ReadError("*"),)))
-    hello = Hello(0, 1, os.getpid(), high_fds=(512, 1024))
+    hello = Hello(0, 1, os.getpid())
     with pytest.raises(BrokenPipeError):
         _hand_over(config, hello, [])
     with pytest.raises(OSError, match="not implemented") as refused:

@@ -4,8 +4,6 @@ import errno
 import functools
 import mmap
 import os
-import socket
-import threading
 
 import pytest
 import torch
@@ -17,8 +15,6 @@ from support.attempts import CONTENT, attempt, error_of
 from support.children import in_its_own_process
 from support.epochs import alone, epoch
 from support.tries import WAYS, Tries, in_a_child, number_of, pread
-from support.troublemakers import take_every_descriptor
-from support.waiting import until
 
 LIMIT = 128
 EIO = os.strerror(errno.EIO)
@@ -117,45 +113,6 @@ def test_shared_memory_that_has_the_number_of_a_faulted_file(victim):
     body()
 
 
-# Numbers that are taken, and do not show.
-
-
-def _await(server):
-    """Have a thread wait in accept(2), which takes the one number that is free."""
-    threading.Thread(target=server.accept, daemon=True).start()
-
-    def is_full():
-        try:
-            os.close(os.dup(0))
-        except OSError:
-            return True
-        return False
-
-    assert until(is_full)
-
-
-def _read_beside_waiting_threads(path):
-    """Read the file while threads wait that have the first and the last of the high numbers."""
-    ends = {LIMIT // 2, LIMIT - 1}
-    with socket.socket(socket.AF_UNIX) as server:
-        server.bind("")
-        server.listen()
-        descriptors = take_every_descriptor()
-        for number in ends:
-            os.close(number)
-            _await(server)
-        for descriptor in set(descriptors) - ends:
-            os.close(descriptor)
-        return WAYS["pread"](path)
-
-
-@in_its_own_process(LIMIT)
-def test_a_number_that_a_thread_waits_with(victim):
-    (gave,), injection = attempt([victim], _read_beside_waiting_threads, ReadError("*.bin"))
-    assert EIO in gave
-    assert 1 == injection.fired
-
-
 # What is still the file, under whatever name.
 
 
@@ -166,7 +123,7 @@ def _remove_and_read(path):
 
 
 def _read_twice(path):
-    """The second number fails when the first one is closed, too."""
+    """The second descriptor fails when the first one is closed, too."""
     with open(path, "rb", buffering=0) as second:
         return [error_of(WAYS["read"])(path), error_of(lambda file: file.read())(second)]
 

@@ -167,5 +167,5 @@ SHORT_READS = {
     ),
     "duplicate": _short(_read_at_5(_read_by_duplicate), (NEXT, 5 + 2 * MOST), {2}),
     "mapping": _short(_read_at_5(_read_mapped), ((CONTENT, NEXT[0]), 5 + MOST), {1}),
-    "locked": _short(_read_locked, (CONTENT[:MOST], CONTENT), {1}),
+    "locked": _short(_read_locked, (CONTENT[:MOST],) * 2, {2}),
 }

@@ -21,11 +21,9 @@ from pytest_dataloader_faults._engine.policy import Operation
 from pytest_dataloader_faults._engine.supervisor.answers.locks import is_lock, keep_no_lock
 from pytest_dataloader_faults._engine.supervisor.answers.opens import (
     on_bystanders_open,
-    on_duplicate,
     on_fallocate,
     on_open,
     on_stat,
-    opens_known_file,
 )
 from pytest_dataloader_faults._engine.supervisor.answers.reads import on_read
 from pytest_dataloader_faults._engine.supervisor.answers.services import (
@@ -52,7 +50,7 @@ def _note_change(worker: WorkerState, _call: Syscall, _services: SupervisorServi
 _OF_FILES: dict[Role, CallAnswer] = {
     Role.OPENS: on_open,
     Role.UNOBSERVABLE: _note_unobservable,
-    Role.DUPLICATES: on_duplicate,
+    Role.TRANSFERS: on_read,
     Role.STATS: on_stat,
     Role.CHECKS: on_stat,
     Role.ATTRIBUTES: on_stat,
@@ -61,11 +59,10 @@ _OF_FILES: dict[Role, CallAnswer] = {
 }
 _OF_BYSTANDERS: dict[Role, list[CallAnswer]] = {
     Role.OPENS: [on_bystanders_open],
-    Role.DUPLICATES: [on_duplicate],
     Role.CHANGES_IDENTITY: [_note_change],
     Role.STARTS: [on_start],
 }
-"""What is answered to a process in which no fault fires: its workers inherit what it opens."""
+"""What is answered to a process in which no fault fires: nothing, but what it does is noted."""
 _MAKE_DESCRIPTORS = (Role.OPENS, Role.ALLOCATES, Role.DUPLICATES)
 
 
@@ -106,25 +103,15 @@ def answer(worker: WorkerState, call: Syscall, services: SupervisorServices) -> 
         return
     if worker.limit is not None:
         _note_exhaustion(worker, call)
-    if opens_known_file(worker, call):  # Before all else: datasets open many such files.
-        worker.listener.continue_syscall(call)
-        return
     for recognizes, try_answer in _ALONE:
         if recognizes(call):
             _answer_or_continue([try_answer], worker, call, services)
             return
-    answer_rest = functools.partial(_answer_unwritten, worker, call, services)
+    answers = _ANSWERS.get(call.facts.role, ())
+    answer_rest = functools.partial(_answer_or_continue, answers, worker, call, services)
     may_write = call.facts.writes_fd is not None and worker.faults.sees & OF_WRITES
     if not may_write or not on_write(worker, call, services, answer_rest):
         answer_rest()
-
-
-def _answer_unwritten(worker: WorkerState, call: Syscall, services: SupervisorServices) -> None:
-    """Answer *call* as faults demand that are not about writes."""
-    if call.facts.reads_fd is not None:
-        on_read(worker, call, services)
-    else:
-        _answer_or_continue(_ANSWERS.get(call.facts.role, ()), worker, call, services)
 
 
 def _answer_or_continue(
@@ -141,6 +128,6 @@ def _note_exhaustion(worker: WorkerState, call: Syscall) -> None:
         return
     numbers = proc.descriptors(call.pid)
     is_full = all(number in numbers for number in range(worker.limit or 0))
-    name = worker.memory.path(call) if is_full and call.facts.role is Role.OPENS else None
+    name = caller.read_path(call) if is_full and call.facts.role is Role.OPENS else None
     path = "" if name is None else caller.resolve_path(call, name).path
     worker.policy.note_allocation(Operation(call.name, path, call.pid), is_full=is_full)

@@ -33,7 +33,6 @@ from pytest_dataloader_faults._engine.supervisor.answers.services import (
     SupervisorServices,
 )
 from pytest_dataloader_faults._engine.supervisor.answers.stray_entries import add_entries
-from pytest_dataloader_faults._engine.supervisor.descriptor_budget import is_shortage
 from pytest_dataloader_faults._engine.supervisor.worker_state import AnswerHistory, WorkerState
 from pytest_dataloader_faults._engine.system import proc
 from pytest_dataloader_faults.faults import (
@@ -159,8 +158,6 @@ def _return_entries(worker: WorkerState, call: Syscall, entries: list[Entry]) ->
     try:
         worker.listener.return_value(call, give_entries(call, entries, folder))
     except OSError as error:
-        if is_shortage(error):
-            raise
         worker.listener.fail(call, error.errno or 0)
     finally:
         os.close(folder)

@@ -21,7 +21,7 @@ import time
 
 from pytest_dataloader_faults._engine.kernel import linux
 from pytest_dataloader_faults._engine.kernel.caller import Syscall, to_signed
-from pytest_dataloader_faults._engine.kernel.callers_file import INVISIBLE
+from pytest_dataloader_faults._engine.kernel.identity import INVISIBLE
 from pytest_dataloader_faults._engine.plan import FaultCounter
 from pytest_dataloader_faults._engine.policy import FaultPolicy, Operation
 from pytest_dataloader_faults._engine.supervisor.answers.services import SupervisorServices
@@ -92,7 +92,7 @@ def is_lock(call: Syscall) -> bool:
 def keep_no_lock(worker: WorkerState, call: Syscall) -> None:
     """Have this process share no lock that *call* may get for an open file description."""
     if call.name == "flock" or _command(call) in _OF_DESCRIPTION:
-        worker.files.stop_sharing(call.pid, to_signed(call.arguments[0]))
+        worker.close_inherited(to_signed(call.arguments[0]))
 
 
 def on_lock(worker: WorkerState, call: Syscall, services: SupervisorServices) -> bool:

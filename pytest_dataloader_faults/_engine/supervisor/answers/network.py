@@ -24,7 +24,7 @@ from typing import Protocol
 from pytest_dataloader_faults._engine.calls import Role
 from pytest_dataloader_faults._engine.kernel import sockets
 from pytest_dataloader_faults._engine.kernel.caller import Syscall
-from pytest_dataloader_faults._engine.kernel.callers_file import INVISIBLE
+from pytest_dataloader_faults._engine.kernel.identity import INVISIBLE
 from pytest_dataloader_faults._engine.policy import Delay, Fail, Hang, Operation
 from pytest_dataloader_faults._engine.policy.network import (
     CONNECT,

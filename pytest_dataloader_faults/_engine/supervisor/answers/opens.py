@@ -1,23 +1,17 @@
-"""The answers to calls that name a file, or make a descriptor [runs in the supervisor].
-
-They open it, examine it, duplicate its descriptor, or reserve space for it.
-"""
+"""The answers to calls that open or examine a file, or reserve space for it [in the supervisor]."""
 
 from __future__ import annotations
 
-import errno
+import contextlib
 import os
 import resource
+import stat
+from typing import NamedTuple
 
 from pytest_dataloader_faults._engine.file_copies import FileCopies, reopen
-from pytest_dataloader_faults._engine.kernel import caller, callers_file
+from pytest_dataloader_faults._engine.kernel import caller
 from pytest_dataloader_faults._engine.kernel.caller import PathRequest, Syscall
-from pytest_dataloader_faults._engine.kernel.callers_file import (
-    INVISIBLE,
-    MagicLinkError,
-    OpenedFile,
-)
-from pytest_dataloader_faults._engine.kernel.linux import F_DUPFD
+from pytest_dataloader_faults._engine.kernel.identity import INVISIBLE
 from pytest_dataloader_faults._engine.kernel.syscalls import write_stat
 from pytest_dataloader_faults._engine.policy import (
     OF_EXCLUDED,
@@ -27,32 +21,18 @@ from pytest_dataloader_faults._engine.policy import (
     Substitute,
 )
 from pytest_dataloader_faults._engine.supervisor.answers.services import SupervisorServices
-from pytest_dataloader_faults._engine.supervisor.descriptor_budget import is_shortage
 from pytest_dataloader_faults._engine.supervisor.new_files import OpenCall
 from pytest_dataloader_faults._engine.supervisor.worker_state import WorkerState
 from pytest_dataloader_faults._engine.system import proc
-from pytest_dataloader_faults.faults.globs import is_excluded
+from pytest_dataloader_faults.faults.base import Place
 
-_TOO_LOW = (
-    "the dataset lowered its limit of file descriptors to {}, but files under faults get numbers"
-    " from {} up. Keep a higher limit in this test"
-)
-
-
-def opens_known_file(worker: WorkerState, call: Syscall) -> bool:
-    """Whether *call* opens a file that no fault is about, as far as is known; such opens count."""
-    if call.name != "openat" or call.arguments[2] & os.O_CREAT:
-        return False
-    try:
-        return worker.count_known_open(worker.memory.path(call))
-    except PermissionError:
-        return False
+_MOST_NUMBERS = 1 << 20
 
 
 def on_open(worker: WorkerState, call: Syscall, services: SupervisorServices) -> bool:
     """Answer an open(2) as its faults require; False if the kernel should execute it."""
     try:
-        request = caller.open_request(call, worker.memory.path(call))
+        request = caller.open_request(call, caller.read_path(call))
     except PermissionError:
         return _leave_to_kernel(worker, INVISIBLE)
     is_there = not request.flags & os.O_CREAT or os.path.exists(request.raw)
@@ -68,27 +48,14 @@ def on_open(worker: WorkerState, call: Syscall, services: SupervisorServices) ->
         if worker.policy.may_exempt_data(request.path) and os.path.isfile(request.raw):
             worker.policy.unobserved[OF_EXCLUDED] += 1
         return False
-    if worker.faults.needs_answer(request.path):
-        return _on_targeted_open(worker, call, request, services.copies)
-    if os.path.isfile(request.raw):
-        worker.add_known_path(request.path)
-    return False
+    return _on_data_open(worker, call, request, services.copies)
 
 
 def on_bystanders_open(worker: WorkerState, call: Syscall, _: SupervisorServices) -> bool:
-    """Follow a file that workers may inherit; False if the kernel should execute the open(2)."""
-    try:
-        request = caller.open_request(call, worker.memory.path(call))
-    except PermissionError:
-        return False
-    worker.note_reading(request)
-    if is_excluded(request.path) or not worker.faults.needs_reads_of(request.path):
-        return False
-    opened = _open_for_caller(worker, call, request)
-    if opened is None or opened.source is None:
-        return False
-    return_tracked(worker, call, request.path, opened.source, request.flags)
-    return True
+    """Note what the process reads; the kernel executes its open(2)."""
+    with contextlib.suppress(PermissionError):
+        worker.note_reading(caller.open_request(call, caller.read_path(call)))
+    return False
 
 
 def _is_held(
@@ -110,41 +77,49 @@ def _leave_to_kernel(worker: WorkerState, why: str) -> bool:
     return False
 
 
-def _on_targeted_open(
+def _on_data_open(
     worker: WorkerState, call: Syscall, request: PathRequest, copies: FileCopies
 ) -> bool:
-    """A fault may be about the file. It is opened before it is decided which one is due."""
-    opened = _open_for_caller(worker, call, request)
-    if opened is None:
+    """Answer an open of what may be data; False if the kernel should execute it."""
+    is_meant = worker.faults.needs_answer(request.path)
+    if is_meant and (difference := worker.identities.difference(call.pid)):
+        return _leave_to_kernel(worker, difference)
+    may_differ = request.reads and worker.faults.has_fault_in(request.path, Place.DESCRIPTOR)
+    if may_differ and request.resolve:
+        return _leave_to_kernel(worker, "by openat2 with RESOLVE_* flags")
+    path = caller.find(call, request) if may_differ else request.raw
+    file = _look_at(path)
+    if file is not None and not stat.S_ISREG(file.status.st_mode):
         return False
-    operation, source = Operation(call.name, request.path, call.pid), opened.source
-    actions = worker.policy.open_actions(operation, opened.size, reads=source is not None)
-    if source is not None and not actions and worker.faults.needs_reads_of(request.path):
-        return_tracked(worker, call, request.path, source, request.flags)
-        return True
-    try:
-        for action in actions:
-            _carry_out(worker, call, request, action, copies, f"/proc/self/fd/{source}")
-    finally:
-        if source is not None:
-            os.close(source)
+    if not request.is_descriptor:
+        real = file.path if file else os.path.realpath(path)
+        worker.note_name(request, real, is_there=file is not None)
+    operation = Operation(call.name, request.path, call.pid)
+    size = None if file is None else file.status.st_size
+    may_read = may_differ and os.access(path, os.R_OK, effective_ids=True)
+    actions = worker.policy.open_actions(operation, size, reads=may_read)
+    for action in actions:
+        _carry_out(worker, call, request, action, copies, path)
     return bool(actions)
 
 
-def _open_for_caller(worker: WorkerState, call: Syscall, request: PathRequest) -> OpenedFile | None:
-    """The file as its caller would open it; None if the caller should open it itself."""
-    if difference := worker.identities.difference(call.pid):
-        _leave_to_kernel(worker, difference)
-        return None
-    content = request.reads and worker.faults.needs_content_of(request.path)
+class _File(NamedTuple):
+    """A file, by its path without links."""
+
+    path: str
+    status: os.stat_result
+
+
+def _look_at(path: str) -> _File | None:
+    """The file that *path* leads to; None if the kernel finds none, or may not."""
     try:
-        return callers_file.open_for_caller(call, request, content=content)
-    except MagicLinkError:
-        _leave_to_kernel(worker, "through a link in /proc")
-    except OSError as error:
-        if is_shortage(error):
-            raise
-    return None  # The caller gets the same error from its own call.
+        pin = os.open(path, os.O_PATH | os.O_CLOEXEC)
+    except OSError:
+        return None
+    try:
+        return _File(proc.link_of("self", pin), os.fstat(pin))
+    finally:
+        os.close(pin)
 
 
 def _carry_out(
@@ -155,14 +130,31 @@ def _carry_out(
     copies: FileCopies,
     source: str,
 ) -> None:
-    """Answer *call* by *action*. *source*: the name of the file that was opened, if one was."""
+    """Answer *call* by *action*. *source*: by which path the file can be opened here."""
     if isinstance(action, Fail):
         worker.listener.fail(call, action.errno)
     elif isinstance(action, Substitute):
         copy = reopen(copies.get_copy(request.path, action.edit, source), request.flags)
-        return_tracked(worker, call, request.path, copy, request.flags)
+        return_fd(worker, call, copy, request.flags)
     else:  # A number that is not open is what a descriptor looks like that was closed.
-        worker.listener.return_value(call, worker.files.next_high_fd(call.pid))
+        worker.listener.return_value(call, _unused_number(call.pid))
+
+
+def return_fd(worker: WorkerState, call: Syscall, source: int, flags: int) -> None:
+    """Answer *call*, an open with *flags*, with a descriptor of *source*, and close that here."""
+    try:
+        worker.listener.return_fd(call, source, flags)
+    finally:
+        os.close(source)
+
+
+def _unused_number(pid: int) -> int:
+    """The highest number that is not open in *pid*: the kernel gives the lowest ones."""
+    soft, _ = resource.prlimit(pid, resource.RLIMIT_NOFILE)
+    used = proc.descriptors(pid)
+    return next(
+        number for number in range(min(soft, _MOST_NUMBERS) - 1, -1, -1) if number not in used
+    )
 
 
 def on_stat(worker: WorkerState, call: Syscall, _: SupervisorServices) -> bool:
@@ -171,20 +163,20 @@ def on_stat(worker: WorkerState, call: Syscall, _: SupervisorServices) -> bool:
     False if the kernel should execute it.
     """
     try:
-        request = caller.stat_request(call, worker.memory.path(call))
+        request = caller.stat_request(call, caller.read_path(call))
     except PermissionError:
         return False
     if not worker.faults.targets(request.path) or worker.identities.difference(call.pid):
         return False
+    look = os.O_PATH | os.O_CLOEXEC | (request.flags & os.O_NOFOLLOW)
     try:
-        pin = callers_file.pin_file(call, request)
-    except (MagicLinkError, OSError) as error:
-        if is_shortage(error):
-            raise
+        pin = os.open(caller.find(call, request), look)
+    except OSError:
         return False  # The caller gets the same error from its own call.
     try:
-        size = callers_file.data_size(pin)
-        return size is not None and _answer_stat(worker, call, request.path, pin, size)
+        status = os.fstat(pin)
+        is_file = stat.S_ISREG(status.st_mode)
+        return is_file and _answer_stat(worker, call, request.path, pin, status.st_size)
     finally:
         os.close(pin)
 
@@ -210,22 +202,6 @@ def _answer_stat(worker: WorkerState, call: Syscall, path: str, pin: int, size: 
     return False
 
 
-def on_duplicate(worker: WorkerState, call: Syscall, _: SupervisorServices) -> bool:
-    """Answer a dup(2) of a followed descriptor; False if the kernel should execute it.
-
-    The duplicate must also be followed, and so must have a high number.
-    """
-    followed = worker.files.at(call.pid, caller.to_signed(call.arguments[0]))
-    if followed is None or followed.source is None or followed.reopened:
-        return False
-    if call.facts.number_at is not None:
-        worker.policy.unobserved[call.name] += 1
-        return False
-    flags = 0 if call.name == "dup" or call.arguments[1] == F_DUPFD else os.O_CLOEXEC
-    return_tracked(worker, call, followed.path, os.dup(followed.source), flags)
-    return True
-
-
 def on_fallocate(worker: WorkerState, call: Syscall, _: SupervisorServices) -> bool:
     """Fail a fallocate(2) in /dev/shm, as if full; False if the kernel should execute it."""
     path = proc.link_of(call.pid, caller.to_signed(call.arguments[0]))
@@ -235,43 +211,3 @@ def on_fallocate(worker: WorkerState, call: Syscall, _: SupervisorServices) -> b
             worker.listener.fail(call, action.errno)
             return True
     return False
-
-
-def return_tracked(worker: WorkerState, call: Syscall, path: str, source: int, flags: int) -> None:
-    """Answer *call* with a descriptor of *source*, opened with *flags*, and follow it."""
-    try:
-        number = _return_descriptor(worker, call, source, bool(flags & os.O_CLOEXEC))
-    except OSError as error:
-        os.close(source)
-        if not worker.keep_low_fds or error.errno != errno.EMFILE:
-            raise
-        worker.listener.fail(call, errno.EMFILE)  # As the kernel would if all numbers are in use.
-    else:
-        worker.files.add(number, path, source)
-
-
-def _return_descriptor(worker: WorkerState, call: Syscall, source: int, on_exec: bool) -> int:
-    busy: set[int] = set()
-    if not worker.keep_low_fds and not worker.files.has_numbers:
-        _keep_limit(worker, call)
-    while not worker.keep_low_fds:
-        number = worker.files.next_high_fd(call.pid, busy)
-        try:
-            worker.listener.return_fd(call, source, number, close_on_exec=on_exec)
-        except OSError as error:
-            if error.errno == errno.EBADF:  # The caller has a lower limit by now.
-                _keep_limit(worker, call)
-            elif error.errno != errno.EBUSY:  # Another thread is about to have that very number.
-                raise
-            busy.add(number)
-        else:
-            return number
-    return worker.listener.return_fd(call, source, None, close_on_exec=on_exec)
-
-
-def _keep_limit(worker: WorkerState, call: Syscall) -> None:
-    """Give *worker* numbers below the limit that the caller has now."""
-    soft, _ = resource.prlimit(call.pid, resource.RLIMIT_NOFILE)
-    if not worker.files.limit(soft):
-        worker.refuse(_TOO_LOW.format(soft, worker.files.base))
-        raise OSError(errno.EMFILE, f"no number below {soft} is left")

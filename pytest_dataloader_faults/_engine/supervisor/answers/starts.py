@@ -15,7 +15,7 @@ from __future__ import annotations
 from pytest_dataloader_faults._engine.calls import Role
 from pytest_dataloader_faults._engine.kernel import linux
 from pytest_dataloader_faults._engine.kernel.caller import Syscall
-from pytest_dataloader_faults._engine.kernel.callers_file import INVISIBLE
+from pytest_dataloader_faults._engine.kernel.identity import INVISIBLE
 from pytest_dataloader_faults._engine.supervisor.answers.services import (
     CallAnswer,
     SupervisorServices,

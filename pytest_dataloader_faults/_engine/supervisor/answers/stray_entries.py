@@ -33,12 +33,11 @@ from pytest_dataloader_faults._engine.kernel.syscalls import (
 )
 from pytest_dataloader_faults._engine.plan import FaultCounter
 from pytest_dataloader_faults._engine.policy import Operation
-from pytest_dataloader_faults._engine.supervisor.answers.opens import return_tracked
+from pytest_dataloader_faults._engine.supervisor.answers.opens import return_fd
 from pytest_dataloader_faults._engine.supervisor.answers.services import (
     CallAnswer,
     SupervisorServices,
 )
-from pytest_dataloader_faults._engine.supervisor.descriptor_budget import is_shortage
 from pytest_dataloader_faults._engine.supervisor.worker_state import WorkerState
 from pytest_dataloader_faults.faults import StrayEntry
 
@@ -105,9 +104,7 @@ def _find_stray(
     path = os.path.join(folder, name)
     try:
         copy = copies.get_copy(path, FileEdit(length), source)
-    except OSError as error:
-        if is_shortage(error):
-            raise
+    except OSError:
         return None  # The original was removed meanwhile.
     if stat.S_IMODE(os.fstat(copy).st_mode) in _NEW_MODES:
         os.fchmod(copy, _MODE)
@@ -147,7 +144,7 @@ def on_stray(worker: WorkerState, call: Syscall, services: SupervisorServices) -
         return False
     is_open = call.facts.role is Role.OPENS
     try:
-        name = worker.memory.path(call)
+        name = caller.read_path(call)
         request = caller.open_request(call, name) if is_open else caller.stat_request(call, name)
     except PermissionError:
         return False
@@ -203,7 +200,7 @@ def _open_stray(worker: WorkerState, call: Syscall, request: PathRequest, stray:
     worker.policy.count_open(stray.path)
     flags = request.flags & (os.O_ACCMODE | os.O_APPEND | os.O_TRUNC)
     source = os.open(f"/proc/self/fd/{stray.copy}", flags | os.O_CLOEXEC)
-    return_tracked(worker, call, stray.path, source, request.flags)
+    return_fd(worker, call, source, request.flags)
 
 
 def _answer_by_path(worker: WorkerState, call: Syscall, stray: _Stray) -> None:
@@ -216,8 +213,6 @@ def _answer_by_path(worker: WorkerState, call: Syscall, stray: _Stray) -> None:
         elif _argument_behind_path(call) & os.X_OK:
             raise PermissionError(errno.EACCES, "not executable")
     except OSError as error:
-        if is_shortage(error):
-            raise
         worker.listener.fail(call, error.errno or 0)
     else:
         worker.listener.return_value(call, 0)

@@ -1,18 +1,9 @@
 """The answers to writes of regular files [runs in the supervisor].
 
-Some facts about which file a write is of. A descriptor that writes has a low number, as the kernel
-gave it, so that files, pipes, sockets and shared memory look the same to the filter. The link in
-/proc/PID/fd distinguishes them, and has the current name of the file, even after a rename(2). A
-file without a name (O_TMPFILE, or unlinked) has a link count of 0: pytest keeps what a worker
-prints in one, so none of them is touched.
-
-Some facts about a part of a write. An answer to write(2) cannot change what the kernel writes: it
-writes everything, or nothing. So the supervisor writes the part itself, by a duplicate that
-pidfd_getfd(2) gives it. That is the same open file description, so the offset and O_APPEND are
-right by themselves. Docker's own seccomp profile refuses that call if a container lacks
-CAP_SYS_PTRACE. There the supervisor opens the file once more, and puts its own opening under the
-number of the descriptor, at the offset where the part ends. The duplicates that the worker has of
-the descriptor stay where they were, and a flock(2) is lost: so that is the second choice.
+Some facts about which file a write is of. Files, pipes, sockets and shared memory look the same to
+the filter. The link in /proc/PID/fd distinguishes them, and has the current name of the file, even
+after a rename(2). A file without a name (O_TMPFILE, or unlinked) has a link count of 0: pytest
+keeps what a worker prints in one, so none of them is touched.
 """
 
 from __future__ import annotations
@@ -24,19 +15,13 @@ import os
 import stat
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import NamedTuple
 
-from pytest_dataloader_faults._engine.kernel.caller import (
-    Syscall,
-    duplicate,
-    reopen_at_offset,
-    to_signed,
-)
-from pytest_dataloader_faults._engine.kernel.callers_file import INVISIBLE
+from pytest_dataloader_faults._engine.kernel.caller import Syscall, to_signed
+from pytest_dataloader_faults._engine.kernel.identity import INVISIBLE
 from pytest_dataloader_faults._engine.kernel.syscalls import (
-    moves_offset,
+    Description,
+    description_of,
     requested_length,
-    write_part,
 )
 from pytest_dataloader_faults._engine.policy import (
     BY_MAPPING,
@@ -52,8 +37,6 @@ from pytest_dataloader_faults._engine.supervisor.answers.services import Supervi
 from pytest_dataloader_faults._engine.supervisor.worker_state import WorkerState
 from pytest_dataloader_faults._engine.system.proc import link_of
 from pytest_dataloader_faults.faults.base import Place
-
-_FORBIDDEN = (errno.EPERM, errno.ENOSYS)
 
 
 def on_write(
@@ -71,8 +54,7 @@ def on_write(
     if path is None:
         return False
     is_meant = worker.faults.has_fault_in(path, Place.WRITE)
-    file = worker.files.at(call.pid, number)
-    if call.name == "mmap" or (file is not None and file.inherited):
+    if call.name == "mmap" or worker.has_inherited(number, path):
         worker.policy.unobserved[BY_MAPPING if call.name == "mmap" else OF_INHERITED] += is_meant
         return False
     if call.facts.has_data:
@@ -124,7 +106,7 @@ def _write_part(worker: WorkerState, call: Syscall, length: int) -> bool:
     if target is None:
         return False
     try:
-        worker.listener.return_value(call, target.write(worker, call, length))
+        worker.listener.return_value(call, target.write(worker.listener, call, length))
     except OSError as error:  # Of the file itself, whose disk may be full.
         worker.listener.fail(call, error.errno or errno.EIO)
     finally:
@@ -160,14 +142,14 @@ class _LastWrite:
 
     worker: WorkerState
     call: Syscall
-    target: _WrittenFile | None
+    target: Description | None
     half: int
     count: int | None = None
 
     def write_half(self) -> None:
         if self.target is not None:
             with contextlib.suppress(OSError):  # The disk is full in truth.
-                self.count = self.target.write(self.worker, self.call, self.half)
+                self.count = self.target.write(self.worker.listener, self.call, self.half)
 
     def answer(self) -> None:
         """For a caller that was stopped and continues, or if faults must not fire any more."""
@@ -181,33 +163,14 @@ class _LastWrite:
         self.worker.answer_if_waiting(self.call, resume)()
 
 
-class _WrittenFile(NamedTuple):
-    """Our descriptor of the file that a call writes to; the caller may not share its offset."""
-
-    descriptor: int
-    has_own_offset: bool
-
-    def write(self, worker: WorkerState, call: Syscall, length: int) -> int:
-        """Write *length* bytes of *call*, and move the caller's offset; how many were written."""
-        count = write_part(call, self.descriptor, length)
-        if self.has_own_offset and moves_offset(call):
-            worker.listener.replace_fd(call, self.descriptor, _number(call))
-        return count
-
-
 def _number(call: Syscall) -> int:
     return to_signed(call.argument(call.facts.writes_fd))
 
 
-def _target(worker: WorkerState, call: Syscall) -> _WrittenFile | None:
+def _target(worker: WorkerState, call: Syscall) -> Description | None:
     """Where a part of *call* can be written; None, which is refused, if nowhere."""
     try:
-        return _WrittenFile(duplicate(call.pid, _number(call)), has_own_offset=False)
-    except OSError as error:
-        if error.errno not in _FORBIDDEN:
-            raise
-    try:
-        return _WrittenFile(reopen_at_offset(call.pid, _number(call)), has_own_offset=True)
+        return description_of(call, _number(call))
     except PermissionError as error:
         worker.refuse(
             f"a {call.name} cannot be shortened: pidfd_getfd(2) is forbidden here (the container's"

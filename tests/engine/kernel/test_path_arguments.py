@@ -1,4 +1,4 @@
-"""The supervisor remembers paths that no fault is about; that hides no open of any other file."""
+"""The path of each call is read from the memory of the process that makes it."""
 
 import ctypes
 import errno
@@ -10,7 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from pytest_dataloader_faults._engine.kernel.caller import BadSyscallError, ProcessMemory, Syscall
+from pytest_dataloader_faults._engine.kernel.caller import (
+    BadSyscallError,
+    Syscall,
+    open_request,
+    read_path,
+)
 from pytest_dataloader_faults._engine.system.processes import fork
 from pytest_dataloader_faults.faults import OpenError
 from support.attempts import attempt
@@ -114,7 +119,7 @@ def test_a_long_path(path, faulted_path):
     assert 3 == injection.workers[0].files[plain].opens
 
 
-def test_a_known_file_that_is_made_again():
+def test_a_file_that_is_made_again():
     """Removed and made anew in the folder for temporary files, it is reported as left there."""
     fd, name = tempfile.mkstemp()
     os.close(fd)
@@ -131,26 +136,27 @@ def test_a_known_file_that_is_made_again():
         os.unlink(name)
 
 
-def test_memory_that_was_replaced():
-    path = b"/data/file.rec"
-    text = ctypes.create_string_buffer(path)
-    read, write = os.pipe()
+def test_memory_that_is_another_programs_by_now():
+    """The path of a call is at the same place, but in a process that has replaced its memory."""
+    text = ctypes.create_string_buffer(b"/data/file.rec")
     pid = fork()
     if not pid:
-        os.read(read, 1)
         os.execv("/bin/sleep", ["sleep", "60"])  # noqa: S606  # another program, the same process
-    memory = ProcessMemory(pid)
     try:
-        arguments = (_FOLDER, ctypes.addressof(text), os.O_RDONLY, 0, 0, 0)
-        call = Syscall(1, pid, "openat", arguments)
-        assert path == memory.path(call)
-        os.write(write, b"1")
         assert until(lambda: Path(f"/proc/{pid}/comm").read_text(encoding="ascii") == "sleep\n")
+        arguments = (_FOLDER, ctypes.addressof(text), os.O_RDONLY, 0, 0, 0)
         with pytest.raises(BadSyscallError):
-            memory.path(call._replace(id=2))
+            read_path(Syscall(1, pid, "openat", arguments))
     finally:
-        memory.close()
         os.kill(pid, signal.SIGKILL)
         os.waitpid(pid, 0)
-        os.close(read)
-        os.close(write)
+
+
+def test_the_descriptor_of_another_process(path):
+    """/proc/PID/fd/N means descriptor N of process PID, whoever opens it."""
+    call = Syscall(1, os.getpid(), "openat", (_FOLDER, 0, os.O_RDONLY, 0, 0, 0))
+    parent = f"/proc/{os.getppid()}/fd/0"
+    assert open_request(call, parent.encode()).path == os.readlink(parent)
+    with open(path, "rb") as file:
+        own = f"/proc/{os.getpid()}/fd/{file.fileno()}"
+        assert open_request(call, own.encode()).path == str(path)
