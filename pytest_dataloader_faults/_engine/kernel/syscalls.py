@@ -137,7 +137,7 @@ def span(call: Syscall, number: int) -> Span:
         return Span(0, 0)
     start = _offset(call)
     if start is None:
-        start = proc.offset_of(number, call.pid)
+        start = proc.fd_info(number, call.pid).offset
     size = os.stat(f"/proc/{call.pid}/fd/{number}").st_size
     return Span(start, max(0, min(requested_length(call), size - start)))
 

@@ -111,16 +111,7 @@ class WorkerState:
         self.faults = WorkerFaults(plan, self.id, bystander=hello.bystander)
         self.policy = self._policy()
         self.joins = parent is not None
-        self.has_own_files = parent is None or parent.is_bystander or not plan.faults
-        """Whether it has other files open than the process whose filter it is under."""
-        self.inherited: dict[int, InheritedFile] = {}
-        """What it had open when it was armed, by number."""
-        self.read_at_offset: dict[str, int] = {}
-        """The latest inherited descriptor through whose own offset a file was read."""
-        self._names: dict[str, str] = {}
-        """By which link a file was opened, by its path in /proc; "" if it was to be filled."""
-        if parent is not None and not self.has_own_files:
-            self.inherited, self._names = parent.inherited, parent._names
+        self._take_files(parent)
         self.identities = Identities()
         self.histories: Mapping[type[AnswerHistory], AnswerHistory] = {}
         self.folder_links: defaultdict[str, set[str]] = defaultdict(set)  # By real paths.
@@ -132,6 +123,17 @@ class WorkerState:
         self.notes: defaultdict[str, set[str]] = defaultdict(set)
         """What else it did, by the field of ``WorkerFacts``."""
         self.leftover_shm = []
+
+    def _take_files(self, parent: WorkerState | None) -> None:
+        self.read_at_offset: dict[str, int] = {}
+        """The latest inherited descriptor through whose own offset a file was read."""
+        self.has_own_files = parent is None or parent.is_bystander or not self.faults.all
+        """Whether it has other files open than the process whose filter it is under."""
+        shared = None if self.has_own_files else parent
+        self.inherited: dict[int, InheritedFile] = shared.inherited if shared else {}
+        """What it had open when it was armed, by number."""
+        self._names: dict[str, str] = shared._names if shared else {}
+        """By which link a file was opened, by its path in /proc; "" if it was to be filled."""
 
     def _policy(self) -> FaultPolicy:
         policy = FaultPolicy(self.faults, self.id, self.pid, describe=self.describe_firing)
@@ -206,6 +208,8 @@ class WorkerState:
     def path_at(self, pid: int, number: int) -> str:
         """Which file descriptor *number* of *pid* is now, by the path that globs match; or ""."""
         path = link_of(pid, number)
+        if not path.startswith("/"):  # A pipe, for example.
+            return ""
         if path.endswith(UNLINKED) and not os.path.lexists(path):
             original = self.originals.get(file_of(f"/proc/{pid}/fd/{number}"))
             if original is None and os.path.basename(path).startswith("#"):  # Of O_TMPFILE.

@@ -277,11 +277,6 @@ def descriptors(pid: Pid) -> set[int]:
         return set()
 
 
-def own_descriptors() -> int:
-    """How many this process has open."""
-    return len(os.listdir("/proc/self/fd")) - 1  # Not the one that lists the folder.
-
-
 def limit_for_headroom(numbers: set[int], headroom: int) -> int:
     """The RLIMIT_NOFILE that leaves *headroom* free numbers, given those in *numbers*."""
     limit = headroom
@@ -336,18 +331,13 @@ class DescriptorInfo(NamedTuple):
 
 
 def fd_info(fd: int, pid: Pid = "self") -> DescriptorInfo:
-    """Read /proc/PID/fdinfo/FD."""
-    fields = _fields(f"/proc/{pid}/fdinfo/{fd}")
-    return DescriptorInfo(int(fields["flags"], 8), int(fields["pos"]))
-
-
-def offset_of(fd: int, pid: Pid) -> int:
-    """The offset in bytes alone, without what takes most of the time: to parse the file."""
+    """Read /proc/PID/fdinfo/FD, of which these are the first two lines."""
     file = os.open(f"/proc/{pid}/fdinfo/{fd}", os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        return int(os.read(file, 64).split(None, 2)[1])
+    try:  # By system calls, as the supervisor needs it at reads.
+        _, offset, _, flags, *_ = os.read(file, 64).split()
     finally:
         os.close(file)
+    return DescriptorInfo(int(flags, 8), int(offset))
 
 
 def has_lock(fd: int, pid: Pid, path: str) -> bool:

@@ -90,7 +90,7 @@ class FreeResources(NamedTuple):
     def now(cls) -> FreeResources:
         soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
         limit = 1 << 30 if soft == resource.RLIM_INFINITY else soft
-        opened = proc.own_descriptors()
+        opened = len(proc.descriptors("self")) - 1  # Not the one that lists them.
         return cls(limit, opened, _statvfs(_SHARED))
 
     def require_for(self, workers: int) -> None:
