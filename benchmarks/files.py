@@ -64,7 +64,7 @@ def _records(count: int, size: int) -> Callable[[Path], Dataset[Any]]:
     return lambda folder: Records(write_records(folder / "records", count, size), size)
 
 
-def _shard(size: int, part: int, reads: int = 1) -> Callable[[Path], Dataset[Any]]:
+def make_shard(size: int, part: int, reads: int = 1) -> Callable[[Path], Dataset[Any]]:
     """A file of *size* bytes with holes, but where the samples are."""
 
     def make(folder: Path) -> Dataset[Any]:
@@ -84,8 +84,8 @@ SIZES = {
     "64 files of 100 KiB": _records(64, 100 * KIB),
     "64 files of 1 MiB": _records(64, MIB),
     "16 files of 20 MiB": _records(16, 20 * MIB),
-    "a shard of 4 GiB, with holes": _shard(4 * GIB, RECORD),
-    "100,000 reads of 100 bytes": _shard(GIB, 100, MANY_READS // SAMPLES),
+    "a shard of 4 GiB, with holes": make_shard(4 * GIB, RECORD),
+    "100,000 reads of 100 bytes": make_shard(GIB, 100, MANY_READS // SAMPLES),
 }
 
 

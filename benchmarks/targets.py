@@ -1,4 +1,4 @@
-"""What the project aims at, beside bare work: batteries and searches by CPU, calls by the clock.
+"""What the project aims at, beside bare work: batteries and searches by CPU, epochs by the clock.
 
 CPU is that of all processes, user and system. It depends less than time on what else runs here.
 """
@@ -8,14 +8,16 @@ from __future__ import annotations
 import statistics
 import tempfile
 from pathlib import Path
+from typing import Any
 
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, Dataset
 
 import cost
 import search
 from battery import FILES, check_records
+from files import KIB, MIB, make_shard
 from processes import run_pytest, write_suite
-from subjects import Records, epoch, in_worker, open_read_close, write_records
+from subjects import Records, epoch, write_records
 from timing import Measure, Table, clock, cpu, in_turn, ratio, shown
 
 EPOCHS = 5
@@ -43,10 +45,24 @@ def table(rounds: int) -> Table:
         row("`explore`: a trial, CPU", "", of_search, per_trial)
         speed = f"{search.EXAMPLES / statistics.median(seconds):.1f}"
         aims.rows.append(("`explore`: trials per second", "", speed, "", "12"))
-        path = Records(folder).paths[0]
-        calls = _in_worker(path)
-        row("open, read and close, by the clock", "4.0", calls, cost.armed(calls))
+        for text, aim, dataset in _epochs(Path(name)):
+            measure = clock(lambda dataset=dataset: epoch(dataset))
+            row(f"an epoch of {text}, by the clock", aim, measure, cost.armed(measure))
     return aims
+
+
+def _epochs(folder: Path) -> list[tuple[str, str, Dataset[Any]]]:
+    """What each epoch reads, the aim under a fault of another file, and the dataset."""
+    small, large = (
+        Records(write_records(folder / f"{count}_files", count, size), size)
+        for count, size in ((64, 4 * KIB), (16, MIB))
+    )
+    pieces = make_shard(64 * MIB, 4 * KIB, 64)(folder)
+    return [
+        ("64 files of 4 KiB", "1.4", small),
+        ("16 files of 1 MiB", "1.3", large),
+        ("4,096 reads of 4 KiB", "1.9", pieces),
+    ]
 
 
 def _iterate(folder: Path) -> None:
@@ -62,10 +78,6 @@ def _explore(folder: Path) -> tuple[Measure, list[float]]:
         seconds.append(clock(lambda: search.explore_records(folder))())
 
     return cpu(explore, search.EXAMPLES), seconds
-
-
-def _in_worker(path: Path) -> Measure:
-    return lambda: in_worker(lambda: open_read_close(path))
 
 
 def _measure_more(folder: Path) -> Measure:

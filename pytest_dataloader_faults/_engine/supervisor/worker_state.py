@@ -196,7 +196,8 @@ class WorkerState:
         What is read back through the descriptor by which a file is filled is none of the dataset's
         input, so it has no path for them.
         """
-        if request.flags & (os.O_PATH | os.O_DIRECTORY):
+        is_file = is_there or request.flags & os.O_CREAT
+        if request.flags & (os.O_PATH | os.O_DIRECTORY) or not is_file:
             return
         self._names.pop(real, None)
         name = request.path if request.reads and is_there else ""

@@ -18,7 +18,6 @@ from pytest_dataloader_faults._engine.calls import OF_WRITES, Role
 from pytest_dataloader_faults._engine.kernel import caller
 from pytest_dataloader_faults._engine.kernel.caller import Syscall
 from pytest_dataloader_faults._engine.policy import Operation
-from pytest_dataloader_faults._engine.supervisor.answers.locks import is_lock, keep_no_lock
 from pytest_dataloader_faults._engine.supervisor.answers.opens import (
     on_bystanders_open,
     on_fallocate,
@@ -94,11 +93,7 @@ ON_MESSAGE: dict[type, Callable[[WorkerState, Any], None]] = {
 def answer(worker: WorkerState, call: Syscall, services: SupervisorServices) -> None:
     """Answer *call* of *worker* as its faults demand; the kernel makes a call that has none."""
     if worker.is_bystander:
-        if is_lock(call):
-            keep_no_lock(worker, call)
-        # A lock by fcntl(2) is not a duplicate, for example.
-        has_own_answer = any(recognizes(call) for recognizes, _ in _ALONE)
-        answers = () if has_own_answer else _OF_BYSTANDERS.get(call.facts.role, ())
+        answers = _OF_BYSTANDERS.get(call.facts.role, [])
         _answer_or_continue(answers, worker, call, services)
         return
     if worker.limit is not None:
@@ -107,7 +102,7 @@ def answer(worker: WorkerState, call: Syscall, services: SupervisorServices) -> 
         if recognizes(call):
             _answer_or_continue([try_answer], worker, call, services)
             return
-    answers = _ANSWERS.get(call.facts.role, ())
+    answers = _ANSWERS.get(call.facts.role, [])
     answer_rest = functools.partial(_answer_or_continue, answers, worker, call, services)
     may_write = call.facts.writes_fd is not None and worker.faults.sees & OF_WRITES
     if not may_write or not on_write(worker, call, services, answer_rest):

@@ -89,16 +89,11 @@ def is_lock(call: Syscall) -> bool:
     return call.name == "flock" or (call.name == "fcntl" and _command(call) in _COMMANDS)
 
 
-def keep_no_lock(worker: WorkerState, call: Syscall) -> None:
-    """Have this process share no lock that *call* may get for an open file description."""
-    if call.name == "flock" or _command(call) in _OF_DESCRIPTION:
-        worker.close_inherited(to_signed(call.arguments[0]))
-
-
 def on_lock(worker: WorkerState, call: Syscall, services: SupervisorServices) -> bool:
     """Answer *call*, which locks or unlocks a file, as its faults demand; False if it has none."""
     number = to_signed(call.arguments[0])
-    keep_no_lock(worker, call)
+    if call.name == "flock" or _command(call) in _OF_DESCRIPTION:
+        worker.close_inherited(number)
     if Place.LOCK not in worker.faults.sees:
         return False
     path = _locked_path(worker, call, number)
