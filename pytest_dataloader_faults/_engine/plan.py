@@ -72,7 +72,7 @@ class FaultPlan:
 
     @functools.cached_property
     def needs(self) -> FilterRequirements:
-        """What the filter must notify of, in addition to opens and reads of followed files."""
+        """What the filter must notify of, in addition to opens."""
         at_sample = any(getattr(each, "sample", None) is not None for each in self.faults)
         counted = Place.CHANGE if self.protects else _NOWHERE
         counted |= Place.COUNTED if self.watch else _NOWHERE

@@ -82,13 +82,13 @@ def _on_data_open(
 ) -> bool:
     """Answer an open of what may be data; False if the kernel should execute it."""
     is_meant = worker.faults.needs_answer(request.path)
-    if is_meant and (difference := worker.identities.difference(call.pid)):
-        return _leave_to_kernel(worker, difference)
+    if difference := worker.identities.difference(call.pid):
+        return is_meant and _leave_to_kernel(worker, difference)
     may_differ = request.reads and worker.faults.has_fault_in(request.path, Place.DESCRIPTOR)
     if may_differ and request.resolve:
         return _leave_to_kernel(worker, "by openat2 with RESOLVE_* flags")
     path = caller.find(call, request) if may_differ else request.raw
-    file = _look_at(path)
+    file = _look_at(path, request.flags & os.O_NOFOLLOW)
     if file is not None and not stat.S_ISREG(file.status.st_mode):
         return False
     if not request.is_descriptor:
@@ -110,10 +110,10 @@ class _File(NamedTuple):
     status: os.stat_result
 
 
-def _look_at(path: str) -> _File | None:
+def _look_at(path: str, flags: int) -> _File | None:
     """The file that *path* leads to; None if the kernel finds none, or may not."""
     try:
-        pin = os.open(path, os.O_PATH | os.O_CLOEXEC)
+        pin = os.open(path, flags | os.O_PATH | os.O_CLOEXEC)
     except OSError:
         return None
     try:
