@@ -13,6 +13,7 @@ import sys
 import tempfile
 import textwrap
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +33,8 @@ _OF_RANKS = ("ranks-agree", "rank-stops")
 _OF_MEMORY = ("copy-on-write", "memory-exhaustion")
 _OF_OTHERS = (*_OF_MEMORY, "thread-exhaustion")
 _OF_NO_EXAMPLE = ("write-error", *_OF_CONNECTIONS, *_OF_RANKS, "resumes", *_OF_OTHERS)
-CHECKS = select_checks(exclude=("pin-memory", *_OF_NO_EXAMPLE))
+LEFT_OUT = ("pin-memory", *_OF_NO_EXAMPLE)
+CHECKS, TOTAL = select_checks(exclude=LEFT_OUT), len(select_checks())
 """All but the one that needs a GPU, so that the table is the same everywhere; and but those of
 writes, of connections, of ranks, of states, of threads and of much memory, of which no example has
 any."""
@@ -42,7 +44,10 @@ LEGEND = """
 "survived" and "failed_cleanly" pass a check, and other verdicts fail it. "-": the check does not
 apply, because the workers do nothing that its fault could affect.
 """
+RERUN = "tox -e demo -- --only {name} --verbose"
 NEXT = """
+{checks} of {total} checks ran: the examples need none of those for writes, connections, ranks,
+states, threads, much memory and GPUs.
 Next: docs/tutorial/first_battery.md fixes a dataset step by step. Your own dataset is one command:
     pytest-dataloader-faults run my_package.data:make_dataset
 All {count} examples, with a table of the verdicts: tox -e demo -- --all
@@ -102,10 +107,15 @@ def read_matrix(text: str) -> Matrix:
     return matrix
 
 
-def table(items: Iterable[Item]) -> str:
-    """The table at the end of `pytest -v`."""
-    rows = terminal.table(Report(items=tuple(items)))
-    return "".join("".join(text for text, _ in row).rstrip() + "\n" for row in rows)
+def table(matrix: Matrix) -> str:
+    """The verdicts, in tables of as many datasets as fit into a line."""
+    lines: list[str] = []
+    for names in (list(matrix)[start : start + 3] for start in range(0, len(matrix), 3)):
+        checks = matrix[names[0]]
+        rows = [("", names), *((each, [matrix[name][each] for name in names]) for each in checks)]
+        lines += ["".join(f"{each:21}" for each in (f"{title:23}", *row)) for title, row in rows]
+        lines.append("")
+    return "\n".join(line.rstrip() for line in lines)
 
 
 def items_of(name: str, results: list[CheckResult]) -> list[Item]:
@@ -119,7 +129,7 @@ def items_of(name: str, results: list[CheckResult]) -> list[Item]:
             where=place,
             duration=sum(trial.duration for trial in result.trials),
         )
-        for result in results
+        for result in (replace(each, reproduce=RERUN.format(name=name)) for each in results)
     ]
 
 
@@ -151,23 +161,18 @@ def main(arguments: list[str] | None = None) -> int:
     has_table = options.all or options.only
     names = examples(Path()) if options.all else SHORT
     results = try_all([options.only] if options.only else names)
-    if has_table:
-        items = (
-            item
-            for name, dataset_results in results.items()
-            for item in items_of(name, dataset_results)
-        )
-        print(f"{table(items)}{LEGEND}")
-    if options.verbose:
-        print_evidence(results)
     actual = {
         name: {result.check: word(result) for result in dataset_results}
         for name, dataset_results in results.items()
     }
+    if has_table:
+        print(f"{table(actual)}{LEGEND}")
+    if options.verbose:
+        print_evidence(results)
     unexpected = list(differences(read_matrix(EXPECTED.read_text()), actual))
     print(*unexpected or ["The verdicts are the expected ones."], sep="\n")
     if not has_table and not unexpected:
-        print(NEXT.format(count=len(examples(Path()))), end="")
+        print(NEXT.format(count=len(examples(Path())), checks=len(CHECKS), total=TOTAL), end="")
     return 1 if unexpected else 0
 
 

@@ -17,7 +17,6 @@ from pytest_dataloader_faults import faults as vocabulary
 from pytest_dataloader_faults import plugin
 from pytest_dataloader_faults.battery.checks import CHECKS
 from pytest_dataloader_faults.plugin import _options
-from pytest_dataloader_faults.plugin import _pyfakefs as _fixtures_of_files
 from support.pages import PAGES, TEXTS, check_examples, generate, pages_with_examples
 from support.rows import rows
 from support.scripts import ROOT, load_script
@@ -121,10 +120,7 @@ def test_every_page_is_in_the_index():
 
 
 def _fixtures():
-    modules = (plugin, _fixtures_of_files)
-    definitions = [
-        (name, ast.unparse(node)) for module in modules for name, node in _definitions_of(module)
-    ]
+    definitions = [(name, ast.unparse(node)) for name, node in _definitions_of(plugin)]
     is_fixture = re.compile(r"^@pytest.fixture$|^\w+ = _fault_fixture\(", re.MULTILINE)
     return [name for name, code in definitions if is_fixture.search(code)]
 
@@ -262,7 +258,7 @@ def test_the_reference_gives_each_fault_its_arguments():
 def test_the_reference_gives_the_options_their_defaults():
     page = TEXTS[Path("docs/reference/options.md")]
     rows = re.findall(r"^\| `(--[\w-]+)`<br>`\w+` \| `([^`]+)`", page, re.MULTILINE)
-    options = _options._OPTIONS.items()
+    options = _options._SETTINGS.items()
     assert rows == [(_options.flag(name), str(option.default)) for name, option in options]
 
 

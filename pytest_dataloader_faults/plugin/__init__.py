@@ -28,33 +28,31 @@ from pytest_dataloader_faults.exceptions import (
     LostProcessError,
     UnusableEnvironmentError,
 )
-from pytest_dataloader_faults.plugin import (
-    _collector,
-    _failures,
-    _items,
-    _options,
-    _pyfakefs,
-    _user_checks,
-)
+from pytest_dataloader_faults.plugin import _failures, _items, _options, _report
 
 if TYPE_CHECKING:
-    from pytest_dataloader_faults.injection import ArmedFaults
+    from pyfakefs.fake_filesystem import FakeFilesystem
+
+    from pytest_dataloader_faults.injection import ArmedFaults, FaultInjector
     from pytest_dataloader_faults.plugin._fault_check import FaultCheck
-    from pytest_dataloader_faults.plugin._injector import PytestFaultInjector
 
 _OUR_FIXTURES = {"fault_check", "fault_injector", "fake_dataset_fs"}
 """The fixtures of one fault need no entry here: they request ``fault_injector``."""
+_FIXTURES_OF_PYFAKEFS = {"fs", "fs_class", "fs_module", "fs_session"}
 _NO_PARAMETER = (
     "fault_check must be a parameter of the test function, so that the test becomes one item per"
     " check. Methods of a unittest.TestCase cannot be parametrized, and getfixturevalue() comes too"
     " late: use a plain function, or call check_dataset() in the method"
 )
-_injector = pytest.StashKey["PytestFaultInjector"]()
+_injector = pytest.StashKey["FaultInjector"]()
+_check = pytest.StashKey["FaultCheck"]()
+_requested = pytest.StashKey[list[str]]()
+"""Examples of calls of the fixtures of one fault that an item has requested, until it calls one."""
 
 
 def pytest_addhooks(pluginmanager: pytest.PytestPluginManager) -> None:
     """Declare the hooks."""
-    pluginmanager.add_hookspecs(_user_checks)
+    pluginmanager.add_hookspecs(_items.Hooks)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -96,19 +94,22 @@ def pytest_configure(config: pytest.Config) -> None:
     """Declare the markers, check the options, and describe the fixtures if they will be shown."""
     _spare_temporary_folder(config)
     # For a name in ``pytest_plugins``, pytest would read the metadata of every installed package.
-    config.pluginmanager.register(_pyfakefs)
-    config.pluginmanager.register(_items)
-    config.pluginmanager.register(_failures)
-    config.pluginmanager.register(_collector)
+    for module in (_items, _failures, _report):
+        config.pluginmanager.register(module)
     config.addinivalue_line("markers", _options.marker_line())
     config.addinivalue_line("markers", _options.wrap_for_terminal(_items.GPU_MARKER))
     try:
-        config.pluginmanager.register(_user_checks.UserChecks(config))
+        _items.register_checks(config)
         _options.read_options(config)
         paths = _options.reports(config)
         # A worker of pytest-xdist reports to the main process.
-        collector = None if hasattr(config, "workerinput") else _collector.Collector(paths)
-        _register_baseline(config, collector)
+        is_worker = hasattr(config, "workerinput")
+        collector = None if is_worker else _report.Collector(config, paths)
+        baseline = _options.baseline_options(config)
+        if baseline.path and sys.platform == "linux":  # On other systems no check runs.
+            # pytest calls first what was registered last: its lines follow those of the collector.
+            config.stash[_report.BASELINE] = _report.Baseline(baseline, collector)
+            config.pluginmanager.register(config.stash[_report.BASELINE])
     except InvalidArgumentError as error:
         raise pytest.UsageError(str(error)) from error
     if collector is not None:
@@ -116,19 +117,6 @@ def pytest_configure(config: pytest.Config) -> None:
     listings = ("showfixtures", "show_fixtures_per_test")
     if any(config.getoption(name, default=False) for name in listings):
         _describe_fault_fixtures()
-
-
-def _register_baseline(config: pytest.Config, collector: _collector.Collector | None) -> None:
-    """Read the baseline, if there is one. Its lines follow those of the *collector*.
-
-    pytest calls first what was registered last. On other systems no check runs.
-    """
-    options = _options.baseline_options(config)
-    if options.path and sys.platform == "linux":
-        from pytest_dataloader_faults.plugin._baseline import BASELINE, Baseline
-
-        config.stash[BASELINE] = Baseline(options, collector)
-        config.pluginmanager.register(config.stash[BASELINE])
 
 
 def pytest_report_header() -> list[str]:
@@ -150,7 +138,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     node = metafunc.definition
     with _options.fail_on_bad_values(node):
         options = _options.options_for(node.config, node.iter_markers(_items.MARKER))
-        checks = list(_items.checks_with_marks(options))
+        checks = list(_items.checks_with_marks(node.config, options))
     items = [pytest.param(name, marks=marks, id=name) for name, marks in checks]
     metafunc.parametrize("fault_check", items, indirect=True)
 
@@ -186,11 +174,20 @@ def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
             raise
         raise _failures.strip_own_frames(error) from error.__cause__
     if _injector in item.stash:
-        item.stash[_injector].require_used()
-        if unfired := item.stash[_injector].explain_unfired():
-            pytest.fail(unfired, pytrace=False)
-    if _items.CHECK in item.stash:
-        item.stash[_items.CHECK].require_called()
+        _require_fired(item)
+    if _check in item.stash:
+        item.stash[_check].require_called()
+
+
+def _require_fired(item: pytest.Item) -> None:
+    """Fail *item* if it armed no fault although it requested to, or if a fault never fired."""
+    injector, requested = item.stash[_injector], item.stash.get(_requested, [])
+    if requested and not injector.facts():
+        names = ", ".join(each.partition("(")[0] for each in requested)
+        advice = f"call it, as in {requested[0]}, or remove it from the test's arguments"
+        pytest.fail(f"{names} was never called, so no fault was armed: {advice}", pytrace=False)
+    if unfired := injector.explain_unfired():
+        pytest.fail(unfired, pytrace=False)
 
 
 @pytest.hookimpl(wrapper=True)
@@ -200,9 +197,7 @@ def pytest_runtest_makereport(
     """Give the report what a check found, and show its text so that it can be copied."""
     report = yield
     if _options.runs_check(item):
-        from pytest_dataloader_faults.plugin._report import attach
-
-        attach(item, report)
+        _items.attach(item, report)
     if report.failed and call.excinfo:
         _show_failure(item, report, call.excinfo)
     return report
@@ -223,7 +218,7 @@ def _show_failure(
 
 def pytest_report_teststatus(report: pytest.TestReport, config: pytest.Config) -> Any:
     """With -v, show the verdict of each check."""
-    return _collector.status(report) if config.get_verbosity() > 0 else None
+    return _report.status(report) if config.get_verbosity() > 0 else None
 
 
 @pytest.fixture
@@ -238,11 +233,17 @@ def fault_check(request: pytest.FixtureRequest) -> FaultCheck:
     """
     if not hasattr(request, "param"):
         pytest.fail(_NO_PARAMETER, pytrace=False)
-    return _items.check_of(request.node, request.param)
+    options = _items.options_of(request.node)
+    _items.require_settings(request.node, request.param, options)
+    from pytest_dataloader_faults.plugin._fault_check import FaultCheck
+
+    check = FaultCheck(request.param, options, request.node)
+    request.node.stash[_check] = check
+    return check
 
 
 @pytest.fixture
-def fault_injector(request: pytest.FixtureRequest) -> Iterator[PytestFaultInjector]:
+def fault_injector(request: pytest.FixtureRequest) -> Iterator[FaultInjector]:
     """Inject faults into DataLoader workers: ``.inject(ReadError("*.jpg"))``.
 
     ``inject(*faults)`` arms faults for the rest of the test, around your own
@@ -250,11 +251,65 @@ def fault_injector(request: pytest.FixtureRequest) -> Iterator[PytestFaultInject
     the marker, the option or the ini key applies to them.
     """
     options = _items.options_of(request.node)
-    from pytest_dataloader_faults.plugin._injector import PytestFaultInjector
+    from pytest_dataloader_faults.injection import FaultInjector
 
-    with PytestFaultInjector(options.settings["seed"]) as injector:
+    with FaultInjector(seed=options.settings["seed"]) as injector:
         request.node.stash[_injector] = injector
         yield injector
+
+
+@pytest.fixture
+def fake_dataset_fs() -> Iterator[FakeFilesystem]:
+    """An in-memory pyfakefs file system that DataLoader workers can see.
+
+    Call ``fake_dataset_fs.create_file("/data/0.bin", contents=b"...")``, and
+    then iterate a loader over ``/data``, with workers of any start method. File
+    faults apply to its files.
+    """
+    from pytest_dataloader_faults.fake_files import FakeDatasetFs
+
+    with FakeDatasetFs() as files:
+        yield files
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_fixture_setup(fixturedef: pytest.FixtureDef[Any]) -> None:
+    """Let loaders start workers under the fixtures of pyfakefs."""
+    if fixturedef.argname in _FIXTURES_OF_PYFAKEFS and sys.platform == "linux":
+        from pytest_dataloader_faults.fake_files.transfer import with_workers
+
+        scope = contextlib.ExitStack()
+        scope.enter_context(with_workers())
+        fixturedef.addfinalizer(scope.close)  # It runs last.
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_pyfunc_call() -> Iterator[None]:
+    """Add a note to an error of the test's own code, as a worker adds it to its errors."""
+    try:
+        return (yield)
+    except Exception as error:
+        from pytest_dataloader_faults._engine.fake import fake_files
+
+        if fake_files() is not None:
+            from pytest_dataloader_faults._engine.fake.notes import explain
+
+            explain(error)
+        raise
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
+    """Let loaders start workers under the TestCase of pyfakefs."""
+    unittest = sys.modules.get("pyfakefs.fake_filesystem_unittest")
+    kind = getattr(item, "cls", None)
+    is_fake = unittest and kind and issubclass(kind, unittest.TestCaseMixin)
+    if not is_fake or sys.platform != "linux":
+        return (yield)
+    from pytest_dataloader_faults.fake_files.transfer import with_workers
+
+    with with_workers():
+        return (yield)
 
 
 _fault_fixtures: list[tuple[Callable[..., Any], str, str]] = []
@@ -264,8 +319,20 @@ _fault_fixtures: list[tuple[Callable[..., Any], str, str]] = []
 def _fault_fixture(kind: str, example: str) -> Any:
     """Make a fixture that arms a fault of *kind*."""
 
-    def arm_fault(fault_injector: PytestFaultInjector) -> Callable[..., ArmedFaults]:
-        return fault_injector.make_arm_function(kind, example)
+    def arm_fault(
+        request: pytest.FixtureRequest, fault_injector: FaultInjector
+    ) -> Callable[..., ArmedFaults]:
+        from pytest_dataloader_faults.faults import KINDS
+
+        requested = request.node.stash.setdefault(_requested, [])
+
+        def arm(*args: Any, **kwargs: Any) -> ArmedFaults:
+            __tracebackhide__ = True
+            requested.clear()
+            return fault_injector.inject(KINDS[kind](*args, **kwargs))
+
+        requested.append(example)
+        return arm
 
     _fault_fixtures.append((arm_fault, kind, example))
     return pytest.fixture(arm_fault)

@@ -18,7 +18,6 @@ from pytest_dataloader_faults.exceptions import (
     LostProcessError,
     UnusableEnvironmentError,
 )
-from pytest_dataloader_faults.exceptions import _escape_for_log as escape_for_log
 from pytest_dataloader_faults.exceptions import _shorten as shorten
 from pytest_dataloader_faults.plugin import _options
 
@@ -28,6 +27,10 @@ _FOLDER = os.path.join(os.path.dirname(os.path.dirname(__file__)), "")
 _OUR_ERRORS = f"{DataLoaderFaultsError.__module__}."
 _first_items = pytest.StashKey[dict[Hashable, str]]()
 """The id of the item that reports a mistake in full, by what the mistake is about."""
+CALLED = pytest.StashKey[bool]()
+"""Set for an item once its check was called."""
+NOT_RUN = pytest.StashKey[str]()
+"""Why an item was skipped, and its check did not run."""
 _BEFORE_ITS_CHECK = "not run, because the test failed before its check"
 
 
@@ -86,7 +89,7 @@ def _report_mistake_once(node: pytest.Item) -> Iterator[None]:
     try:
         yield
     except (Exception, pytest.fail.Exception) as error:
-        if not _options.runs_check(node) or _options.CALLED in node.stash:
+        if not _options.runs_check(node) or CALLED in node.stash:
             raise
         *_, entry = _entries(error.__traceback__)
         place = entry.tb_frame.f_code.co_filename, entry.tb_lineno
@@ -94,7 +97,7 @@ def _report_mistake_once(node: pytest.Item) -> Iterator[None]:
         report.remember()
         if report.elsewhere is None:
             raise
-        node.stash[_options.NOT_RUN] = text = f"{_BEFORE_ITS_CHECK}: see {report.elsewhere}"
+        node.stash[NOT_RUN] = text = f"{_BEFORE_ITS_CHECK}: see {report.elsewhere}"
         skipped = pytest.skip.Exception(text)
         skipped._use_item_location = True  # Otherwise, this line is reported.
         raise skipped from None
@@ -170,11 +173,6 @@ def wants_unprefixed(config: pytest.Config) -> bool:
     )
     style = config.getoption("tbstyle", default="auto")
     return not asks_for_more and style not in {"native", "line"}
-
-
-def write_line(reporter: pytest.TerminalReporter, text: str, **markup: bool) -> None:
-    """Write a line of this plugin, which may quote the user's data."""
-    reporter.write_line(escape_for_log(text), **markup)
 
 
 def shorten_crash_message(report: pytest.TestReport) -> None:

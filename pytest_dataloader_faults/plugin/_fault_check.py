@@ -27,27 +27,23 @@ from pytest_dataloader_faults.exceptions import (
 )
 from pytest_dataloader_faults.outcomes import CheckResult, Contract, Finding, Verdict
 from pytest_dataloader_faults.outcomes.text import call, escape_for_log, headline
-from pytest_dataloader_faults.plugin._baseline import BASELINE
-from pytest_dataloader_faults.plugin._failures import report_on_test, report_shortage_once
-from pytest_dataloader_faults.plugin._options import (
+from pytest_dataloader_faults.plugin._failures import (
     CALLED,
-    MARKER,
     NOT_RUN,
+    report_on_test,
+    report_shortage_once,
+)
+from pytest_dataloader_faults.plugin._items import id_of, record, replace_status, test_of
+from pytest_dataloader_faults.plugin._options import (
+    MARKER,
     ItemOptions,
     check_name_of,
-    command_line,
     run_command,
     runs_check,
+    typed_options,
 )
-from pytest_dataloader_faults.plugin._report import (
-    describe_result,
-    fail_warned_item,
-    id_of,
-    record_item,
-    record_properties,
-    test_of,
-)
-from pytest_dataloader_faults.report.model import FAILED
+from pytest_dataloader_faults.plugin._report import BASELINE
+from pytest_dataloader_faults.report.model import FAILED, WARNED
 from pytest_dataloader_faults.report.model import NOT_RUN as NOT_RUN_STATUS
 
 if TYPE_CHECKING:
@@ -67,7 +63,7 @@ class FaultCheck:
     def __init__(self, name: str, options: ItemOptions, node: pytest.Item) -> None:
         self.name = name
         self._options = options
-        self._expected_failures = _expected_failures(node, name, options)
+        self._expected_failures = _expected_failures(node, options)
         self._node = node
         self._is_called = False
         self._place = ""
@@ -98,7 +94,8 @@ class FaultCheck:
         with report_shortage_once(self._node):
             _prepare_once(self._node)
             result = self._run(make_dataset, settings)
-        self._record(result)
+        failure = {"status": FAILED} if self._fails(result) else {}
+        record(self._node, result, **{**self._facts, **failure})
         _report_to_pytest(self._node, result, fails=self._fails(result))
         return result
 
@@ -106,13 +103,6 @@ class FaultCheck:
         """Whether *result* fails the item."""
         is_doubtful = not (result.reproduced or result.expected or result.finding.library)
         return result.failed or (is_doubtful and self._options.flaky != "warn")
-
-    def _record(self, result: CheckResult) -> None:
-        """Record *result* for the report."""
-        failure = {"status": FAILED} if self._fails(result) else {}
-        facts = {**self._facts, **failure}
-        record_item(self._node, describe_result(self._node, result, **facts))
-        record_properties(self._node, result, self._facts.get("duration", 0.0))
 
     def _run(self, make_dataset: DatasetFactory, settings: Mapping[str, Any]) -> CheckResult:
         """Return the result; if the dataset is unusable, only one item of the test explains why."""
@@ -169,12 +159,12 @@ class FaultCheck:
             pytest.fail(message, pytrace=False)
 
 
-def _expected_failures(node: pytest.Item, check: str, options: ItemOptions) -> Mapping[str, str]:
+def _expected_failures(node: pytest.Item, options: ItemOptions) -> Mapping[str, str]:
     """What the baseline and the marker expect to fail: nothing under pytest's ``--runxfail``."""
     if node.config.getoption("runxfail", default=False):
         return {}
     baseline = node.config.stash.get(BASELINE, None)
-    known_failures = baseline.expected_failures(test_of(node, check)) if baseline else {}
+    known_failures = baseline.expected_failures(test_of(node)) if baseline else {}
     return {**known_failures, **(options.expected_failures or {})}
 
 
@@ -213,7 +203,7 @@ def _command_for(node: pytest.Item) -> str:
         return command
     path = os.path.relpath(node.path, config.invocation_params.dir)
     nodeid = shlex.quote(f"{path}::{id_of(node).partition('::')[2]}")
-    return f"pytest {nodeid} {command_line(config)}".rstrip()
+    return " ".join(["pytest", nodeid, *typed_options(config)])
 
 
 def _untested_result(check: str, why: str, *, applies: bool) -> CheckResult:
@@ -235,7 +225,7 @@ def _report_to_pytest(node: pytest.Item, result: CheckResult, *, fails: bool) ->
         try:
             warnings.warn(text, UnclearErrorWarning, stacklevel=3)
         except UnclearErrorWarning:
-            fail_warned_item(node)
+            replace_status(node, WARNED, FAILED)
             raise pytest.fail.Exception(text, pytrace=False) from None
     if result.expected:
         pytest.xfail(escape_for_log(f"{result.expected} ({result.verdict})"))

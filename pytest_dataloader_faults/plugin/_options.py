@@ -1,6 +1,7 @@
-"""Options, ini keys and marker arguments, and the settings that they make for one test.
+"""Options, ini keys and marker arguments: one table, and the settings of one test.
 
-From weak to strong: the default, the ini key, the command-line option, the marker (the closest).
+The closest marker wins, then the command line, then the ini key, then the default. The options
+``only`` and ``exclude`` select from the checks that each test has by its markers.
 """
 
 from __future__ import annotations
@@ -24,9 +25,50 @@ from pytest_dataloader_faults.exceptions import InvalidArgumentError
 _STEM = "dataloader_faults"
 ATTRIBUTE = _STEM
 """The attribute of pytest's reports with the result of a check: an item as plain data."""
-ONLY, _EXCLUDE = "--dataloader-faults-only", "--dataloader-faults-exclude"
-BASELINE = "--dataloader-faults-baseline"
-UPDATE_BASELINE = "--dataloader-faults-update-baseline"
+_SETTINGS = {
+    **OPTIONS,
+    "flaky": Option(
+        "warn",
+        "what to do when one trial of a check fails and two repeats pass: warn or fail",
+        "{warn,fail}",
+    ),
+}
+"""What has an option, an ini key and an argument of the marker."""
+_CHECKS = (
+    "checks, separated by commas; also globs, and the groups quick, files, listings, writes,"
+    " network and ranks"
+)
+_REPORT = (
+    "write a report to PATH, and keep it up to date during the run; the format depends on the"
+    " extension: .html, .json or .md (for the summary of a CI job); can be repeated"
+)
+_OTHERS: Mapping[str, tuple[str, dict[str, Any]]] = {
+    "only": (f"run only these {_CHECKS}", {"metavar": "CHECKS"}),
+    "exclude": ("skip these checks, in the same form", {"metavar": "CHECKS"}),
+    "baseline": (
+        "a baseline of known failures: failures listed in FILE are expected",
+        {"metavar": "FILE"},
+    ),
+    "update-baseline": (
+        "write the checks that fail in this run to the baseline; keeps the reasons in it",
+        {"action": "store_true"},
+    ),
+    "report": (_REPORT, {"metavar": "PATH", "action": "append", "default": []}),
+    "require-gpu": (
+        "fail tests marked gpu, instead of skipping them, if torch finds no accelerator",
+        {"action": "store_true"},
+    ),
+    "run": (argparse.SUPPRESS, {"default": ""}),
+}
+"""What is only an option. A baseline has an ini key as well, relative to pytest's rootdir."""
+_OF_CHECKS = ("only", "exclude", "expected_failures")
+MARKER = inspect.Signature(
+    [inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY) for name in (*_OF_CHECKS, *_SETTINGS)]
+)
+"""The arguments of the marker, each of which may be left out."""
+_PURPOSE = (
+    "Select the checks of fault_check, and configure how fault tests run; see check_dataset()."
+)
 _values = pytest.StashKey[dict[str, Any]]()
 
 
@@ -43,118 +85,74 @@ class ItemOptions(NamedTuple):
     expected_failures: Mapping[str, str] | None = None
 
 
-_OPTIONS = {
-    **OPTIONS,
-    "flaky": Option(
-        "warn",
-        "what to do when one trial of a check fails and two repeats pass: warn or fail",
-        "{warn,fail}",
-    ),
-}
-_OF_CHECKS = ("only", "exclude", "expected_failures")
-MARKER = inspect.Signature(
-    [inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY) for name in (*_OF_CHECKS, *_OPTIONS)]
-)
-"""The arguments of the marker, each of which may be left out."""
-_PURPOSE = (
-    "Select the checks of fault_check, and configure how fault tests run; see check_dataset()."
-)
-
-
 def add_options(parser: pytest.Parser) -> None:
     """Declare ``--dataloader-faults-*`` and the ini keys of the same names."""
     group = parser.getgroup(
         "dataloader-faults", "storage and process faults under PyTorch DataLoaders"
     )
-    for name, option in _OPTIONS.items():
+    for name, option in _SETTINGS.items():
         text = f"{option.help} (default: {option.default})"
         group.addoption(flag(name), dest=f"{_STEM}_{name}", metavar=option.values, help=text)
         parser.addini(f"{_STEM}_{name}", text, default=None)
-    group.addoption(
-        "--dataloader-faults-require-gpu",
-        dest=f"{_STEM}_require_gpu",
-        action="store_true",
-        help="fail tests marked gpu, instead of skipping them, if torch finds no accelerator",
-    )
-    _add_choice_of_checks(parser, group)
-    _add_baseline(parser, group)
-    group.addoption(
-        _REPORT,
-        dest=f"{_STEM}_report",
-        metavar="PATH",
-        action="append",
-        default=[],
-        help="write a report to PATH; the format depends on the extension: .html, .json or .md"
-        " (for the summary of a CI job); can be repeated",
-    )
-    group.addoption(flag("run"), dest=f"{_STEM}_run", default="", help=argparse.SUPPRESS)
+    for name, (text, options) in _OTHERS.items():
+        dest = f"{_STEM}_{name.replace('-', '_')}"
+        group.addoption(flag(name), dest=dest, help=text, **options)
+    text = f"{_OTHERS['baseline'][0]}; relative to pytest's rootdir"
+    parser.addini(f"{_STEM}_baseline", text, default=None)
 
 
-def _add_choice_of_checks(parser: pytest.Parser, group: pytest.OptionGroup) -> None:
-    """The options select from the checks of all tests; the ini keys are the default of a test."""
-    for name, purpose in ((ONLY, "run only these checks"), (_EXCLUDE, "skip these checks")):
-        dest = name.strip("-").replace("-", "_")
-        group.addoption(
-            name,
-            dest=dest,
-            metavar="CHECKS",
-            action="append",
-            default=[],
-            help=f"{purpose}, separated by commas; quick stands for eight checks",
-        )
-        text = f"{purpose} unless a test selects its own, separated by commas or line breaks"
-        parser.addini(dest, text, type="linelist", default=None)
+def flag(name: str) -> str:
+    """The command-line option of *name*."""
+    return f"--dataloader-faults-{name}"
 
 
-def _add_baseline(parser: pytest.Parser, group: pytest.OptionGroup) -> None:
-    text = "a baseline of known failures: failures listed in FILE are expected"
-    group.addoption(BASELINE, dest=f"{_STEM}_baseline", metavar="FILE", help=text)
-    parser.addini(f"{_STEM}_baseline", f"{text}; relative to pytest's rootdir", default=None)
-    group.addoption(
-        UPDATE_BASELINE,
-        dest=f"{_STEM}_update_baseline",
-        action="store_true",
-        help="write the checks that fail in this run to the baseline; keeps the reasons in it",
-    )
+def typed(config: pytest.Config, name: str) -> Any:
+    """The value of the option *name*, as the user typed it."""
+    return config.getoption(f"{_STEM}_{name.replace('-', '_')}")
 
 
-def _checks_in_options(config: pytest.Config) -> dict[str, list[str]]:
-    return {name: config.getoption(f"{_STEM}_{name}") for name in ("only", "exclude")}
+CHOICE = "only", "exclude"
+"""The options that choose checks."""
 
 
-def choice_of_checks(config: pytest.Config, prefix: str = "--dataloader-faults-") -> list[str]:
-    """The options that choose checks, as the user typed them."""
-    chosen = _checks_in_options(config).items()
-    return [f"{prefix}{name}={each}" for name, texts in chosen for each in texts]
+def typed_options(config: pytest.Config, names: Iterable[str] = tuple(_SETTINGS)) -> list[str]:
+    """The options *names* of this run, as the user typed them."""
+    values = {name: typed(config, name) for name in names}
+    return [f"{flag(name)}={value}" for name, value in values.items() if value]
 
 
 def checks_to_keep(config: pytest.Config) -> set[str] | None:
-    """The checks that the command line selects; None if it does not select any."""
-    chosen = _checks_in_options(config)
-    if not any(chosen.values()) or sys.platform != "linux":
+    """The checks that the command line selects; None if it does not select any.
+
+    On other systems, no checks are known.
+    """
+    only, exclude = (typed(config, name) for name in CHOICE)
+    if (only is None and exclude is None) or sys.platform != "linux":
         return None
     from pytest_dataloader_faults.battery.checking import select_checks
+    from pytest_dataloader_faults.battery.checks import names_of_checks
 
-    try:
-        return set(select_checks(chosen["only"] or None, chosen["exclude"]))
-    except InvalidArgumentError as error:
-        message = f"{ONLY} or {_EXCLUDE}: {error}"
-        raise pytest.UsageError(message) from error
+    for name in CHOICE:
+        if (value := typed(config, name)) is not None:
+            names_of_checks(flag(name), value)
+    return set(select_checks(only, exclude or ()))
+
+
+def names_checks(config: pytest.Config, options: ItemOptions) -> bool:
+    """Whether the user selects single checks, by a marker with these *options* or an option."""
+    return options.only is not None or typed(config, "only") is not None
 
 
 def run_command(config: pytest.Config, *checks: str) -> str:
     """The command ``run`` that started pytest, with options for *checks*; "" if the user did."""
-    arguments = config.getoption(f"{_STEM}_run")
+    arguments = typed(config, "run")
     command = shlex.join(["pytest-dataloader-faults", "run", *checks])
     return f"{command} {arguments}" if arguments else ""
 
 
-_REPORT = "--dataloader-faults-report"
-
-
 def reports(config: pytest.Config) -> list[str]:
     """The paths of the reports to write."""
-    paths: list[str] = config.getoption(f"{_STEM}_report")
+    paths: list[str] = typed(config, "report")
     for path in paths:
         from pytest_dataloader_faults.report.files import require_format
 
@@ -175,42 +173,30 @@ class BaselineOptions(NamedTuple):
 
 def baseline_options(config: pytest.Config) -> BaselineOptions:
     """The file of the baseline, relative to where pytest was started."""
-    name = f"{_STEM}_baseline"
-    path, where = config.getoption(name), BASELINE
-    is_updated = config.getoption(f"{_STEM}_update_baseline")
-    if config.getoption(f"{_STEM}_run"):  # Its test may have the id of one of the user's tests.
+    path, where = typed(config, "baseline"), flag("baseline")
+    is_updated = typed(config, "update-baseline")
+    if typed(config, "run"):  # Its test may have the id of one of the user's tests.
         if path is not None or is_updated:
             message = "run cannot use a baseline, which lists tests. Pass --expected-failures"
             raise InvalidArgumentError(message)
         return BaselineOptions("", "", is_updated=False)
-    if path is None and (path := config.getini(name)) is not None:
-        where = f"ini key {name}"
+    if path is None and (path := config.getini(f"{_STEM}_baseline")) is not None:
+        where = f"ini key {_STEM}_baseline"
         path = path and os.path.relpath(config.rootpath / path, config.invocation_params.dir)
     if path == "":
         message = f"baseline='' from {where} must be the path of a file, such as baseline.json"
         raise InvalidArgumentError(message)
-    if path:
-        _require_other_reports(config, path, where)
     if is_updated and not path:
-        message = f"{UPDATE_BASELINE} needs the baseline: add {BASELINE}=FILE"
+        message = f"{flag('update-baseline')} needs the baseline: add {flag('baseline')}=FILE"
         raise InvalidArgumentError(message)
-    return BaselineOptions(path or "", where, is_updated)
-
-
-def _require_other_reports(config: pytest.Config, baseline: str, where: str) -> None:
-    """Refuse to write a report to the file of the *baseline*, which *where* names."""
-    for path in config.getoption(f"{_STEM}_report"):
-        if os.path.realpath(path) == os.path.realpath(baseline):
+    for report in typed(config, "report") if path else ():
+        if os.path.realpath(report) == os.path.realpath(path):
             message = (
-                f"{_REPORT}={path} would overwrite the baseline, because {where} names the same"
-                " file. Write the report to another file"
+                f"{flag('report')}={report} would overwrite the baseline, because {where} names the"
+                " same file. Write the report to another file"
             )
             raise InvalidArgumentError(message)
-
-
-def flag(name: str) -> str:
-    """The command-line option of *name*."""
-    return f"--dataloader-faults-{name.replace('_', '-')}"
+    return BaselineOptions(path or "", where, is_updated)
 
 
 def marker_line() -> str:
@@ -227,72 +213,22 @@ def wrap_for_terminal(entry: str) -> str:
     return "\n".join(lines).removeprefix(prefix).replace(joined, ": ")
 
 
-def command_line(config: pytest.Config) -> str:
-    """The options of this run, as the user typed them."""
-    typed = {name: config.getoption(f"{_STEM}_{name}") for name in _OPTIONS}
-    return " ".join(f"{flag(name)}={value}" for name, value in typed.items() if value)
-
-
 def read_options(config: pytest.Config) -> None:
     """Check the ini keys and options, and keep their values with *config*."""
     values: dict[str, Any] = {}
-    for name in _OPTIONS:
-        values.update(
-            _parse_value(name, config.getini(f"{_STEM}_{name}"), f"ini key {_STEM}_{name}")
-        )
-        values.update(_parse_value(name, config.getoption(f"{_STEM}_{name}"), flag(name)))
-    config.stash[_values] = {**values, **_checks_in_ini(config)}
-    _require_checks(config)
-
-
-def _require_checks(config: pytest.Config) -> None:
-    """Reject an unknown check in an option. On other systems, no checks are known."""
-    for name, checks in _checks_in_options(config).items():
-        if checks and sys.platform == "linux":
-            from pytest_dataloader_faults.battery.checks import names_of_checks
-
-            names_of_checks(flag(name), checks)
+    for name in _SETTINGS:
+        key = f"{_STEM}_{name}"
+        values.update(_parse_value(name, config.getini(key), f"ini key {key}"))
+        values.update(_parse_value(name, typed(config, name), flag(name)))
+    config.stash[_values] = values
     checks_to_keep(config)
 
 
-def _checks_in_ini(config: pytest.Config) -> dict[str, list[str]]:
-    """The checks that the ini keys ``only`` and ``exclude`` name, if they are set.
-
-    An option of the same name overrides its key, and the option ``only`` overrides both.
-    """
-    keys = [(name, f"{_STEM}_{name}") for name in ("only", "exclude")]
-    checks_by_name = {
-        name: config.getini(key) for name, key in keys if config.getini(key) is not None
-    }
-    for name, checks in checks_by_name.items():
-        where = f"ini key {_STEM}_{name}"
-        if not checks:
-            message = f"{where} names no check. Name at least one, such as 'pickles, open-error'"
-            raise InvalidArgumentError(message)
-        if sys.platform == "linux":  # On other systems, they cannot be imported.
-            from pytest_dataloader_faults.battery.checks import names_of_checks
-
-            names_of_checks(where, checks)
-    options = {name for name, checks in _checks_in_options(config).items() if checks}
-    return (
-        {}
-        if "only" in options
-        else {name: checks_by_name[name] for name in checks_by_name.keys() - options}
-    )
-
-
 def options_for(config: pytest.Config, marks: Iterable[pytest.Mark] = ()) -> ItemOptions:
-    """Return the options of a test with *marks*, the closest first.
-
-    If a marker has ``only``, the ini key ``exclude`` is ignored, because it is further away.
-    """
-    values, marked = config.stash[_values].copy(), dict[str, Any]()
+    """Return the options of a test with *marks*, the closest first."""
+    values = {name: option.value for name, option in _SETTINGS.items()} | config.stash[_values]
     for mark in reversed(list(marks)):
-        marked.update(_from_marker(mark))
-    if "only" in marked:
-        values.pop("exclude", None)
-    usual = {name: option.value for name, option in _OPTIONS.items()}
-    values = {**usual, **values, **marked}
+        values.update(_from_marker(mark))
     option_fields = {name: values[name] for name in ItemOptions._fields if name in values}
     return ItemOptions(**option_fields, settings={name: values[name] for name in OPTIONS})
 
@@ -314,7 +250,7 @@ def _from_marker(mark: pytest.Mark) -> dict[str, Any]:
         message = f"@pytest.mark.{_STEM}: {error}. Pass arguments by keyword: {takes}"
         raise InvalidArgumentError(message) from error
     values = {name: value for name, value in arguments.items() if value is not None}
-    for name in set(values) & set(_OPTIONS):
+    for name in values.keys() & _SETTINGS.keys():
         values.update(_parse_value(name, values[name], f"@pytest.mark.{_STEM}"))
     return values
 
@@ -323,26 +259,18 @@ def _parse_value(name: str, value: Any, where: str) -> dict[str, Any]:
     """Return ``{name: value}`` with the value in its type; empty if *where* does not set it."""
     if value is None:
         return {}
-    option = _OPTIONS[name]
+    option = _SETTINGS[name]
     if option.read(value) is None:
         return {name: None}
     rule = RULES[name]
     with contextlib.suppress(ValueError):
-        typed = option.kind(value) if isinstance(value, str) else value
-        if rule.allows(typed):
-            return {name: option.kind(typed)}
+        parsed = option.kind(value) if isinstance(value, str) else value
+        if rule.allows(parsed):
+            return {name: option.kind(parsed)}
     allowed, _, _ = rule.allowed.partition(", or None")
     allowed += "" if option.word is None else f", or {option.word!r}"
     message = f"{name}={exceptions._format_value(value)} from {where} must be {allowed}"
     raise InvalidArgumentError(message)
-
-
-CALLED = pytest.StashKey[bool]()
-"""Set for an item once its check was called."""
-NOT_RUN = pytest.StashKey[str]()
-"""Why an item was skipped, and its check did not run."""
-NOT_APPLICABLE = pytest.StashKey[str]()
-"""Why an item was skipped before its check, which cannot run on this machine."""
 
 
 def runs_check(node: pytest.Item) -> bool:

@@ -1,188 +1,186 @@
-"""Results of checks: recorded in the process that runs them, and reported by the main process."""
+"""The results of a run, in the main process: collected, shown and written; and its baseline.
+
+After each test item, pytest-xdist sends the item's report to the main process, with all attributes
+that are plain data. So a process that crashes later does not lose finished results. The reports are
+also written during the run, so that a run that is killed keeps what it found.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import functools
+import json
 import os
 import platform
 import shlex
 import subprocess
 import sys
-from collections.abc import Iterable, Iterator
-from dataclasses import asdict
+import time
+import warnings
+from collections.abc import Collection, Generator, Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime, timezone
-from importlib.metadata import PackageNotFoundError, version
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_dataloader_faults.outcomes import CheckResult, Finding, Verdict
-from pytest_dataloader_faults.outcomes.text import escape_for_log
-from pytest_dataloader_faults.plugin import _options
-from pytest_dataloader_faults.plugin._failures import first_line, write_line
-from pytest_dataloader_faults.plugin._options import ATTRIBUTE
-from pytest_dataloader_faults.report import ci, files, terminal
-from pytest_dataloader_faults.report.model import (
-    ERROR,
-    FAILED,
-    NOT_RUN,
-    WARNED,
-    XFAILED,
-    Item,
-    Report,
-    Run,
-    item_of,
-)
+from pytest_dataloader_faults.exceptions import InvalidArgumentError, UnclearErrorWarning
+from pytest_dataloader_faults.exceptions import _escape_for_log as escape_for_log
+from pytest_dataloader_faults.exceptions import _is_github_job as is_github_job
+from pytest_dataloader_faults.plugin import _items, _options
+from pytest_dataloader_faults.plugin._options import ATTRIBUTE, BaselineOptions
 
-_PROPERTY = "dataloader_faults"
-_SECTION = "dataloader-faults"
+if TYPE_CHECKING:
+    from pytest_dataloader_faults.report.model import Failure, Item, Report
+
 _GIT = 10.0
 """Seconds to wait for git, which may read from a network."""
-_item = pytest.StashKey[dict[str, Any] | None]()
+_COST = 20
+"""A report is written again after this many times the time that writing it took."""
+_reasons = pytest.StashKey[list[str]]()
+"""Reasons other than its tests why a run fails."""
 
 
-def record_item(node: pytest.Item, item: Item) -> None:
-    """Keep *item* for the report."""
-    node.stash[_item] = asdict(item)
+class Collector:
+    """The results of a run; registered with pytest in the main process.
 
-
-def fail_warned_item(node: pytest.Item) -> None:
-    """Make a failure of the warning of *node*, because a filter makes an error of it."""
-    _replace_status(node, WARNED, FAILED)
-
-
-def record_properties(node: pytest.Item, result: CheckResult, duration: float) -> None:
-    """Add the main facts of *result* to pytest's JUnit file."""
-    outcome = result.outcome
-    facts = {
-        "verdict": str(result.verdict) if result.applies else "",
-        "passed": str(result.passed).lower() if result.applies else "",
-        "fault": ", ".join(map(repr, outcome.schedule)) if outcome else "",
-        "duration": f"{duration:.3f}",
-        "cause": result.cause,
-        "fix": result.fix,
-    }
-    node.user_properties += [(f"{_PROPERTY}_{name}", text) for name, text in facts.items() if text]
-
-
-def _reset(node: pytest.Item) -> None:
-    """Forget an earlier run of *node*: pytest-rerunfailures runs it again.
-
-    pytest's JUnit file takes the properties at the teardown, so one whose fixture fails has them.
+    *paths*: of the reports to write.
     """
-    node.stash[_item] = None
-    other_properties = [
-        each for each in node.user_properties if not each[0].startswith(f"{_PROPERTY}_")
-    ]
-    node.user_properties[:] = [
-        *other_properties,
-        (f"{_PROPERTY}_check", _options.check_name_of(node)),
-    ]
+
+    def __init__(self, config: pytest.Config, paths: Sequence[str]) -> None:
+        self._config = config
+        self._paths = {os.path.abspath(path): path for path in paths}  # A test may change folders.
+        self._found: dict[str, dict[str, Any]] = {}
+        self._lines: list[tuple[str, bool]] = []
+        """What to print at the end, and whether it is a warning."""
+        self._shown: set[str] = set()
+        """The ids of items whose warning no filter ignores."""
+        self._began = time.time()
+        self._clock_began = self._next_write = time.monotonic()
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Keep the result; if an item runs again, only that of its last run."""
+        if report.when == "setup":
+            self._found.pop(report.nodeid, None)
+        if hasattr(report, ATTRIBUTE):
+            self._found[report.nodeid] = getattr(report, ATTRIBUTE)
+            began = time.monotonic()
+            if self._paths and began >= self._next_write:
+                with contextlib.suppress(OSError, UnicodeError):  # The end of the run reports it.
+                    self._write(self._make_report(is_complete=False))
+                now = time.monotonic()
+                self._next_write = now + _COST * (now - began)
+
+    def pytest_warning_recorded(
+        self, warning_message: warnings.WarningMessage, nodeid: str
+    ) -> None:
+        """Note that the warning of a check is shown."""
+        if issubclass(warning_message.category, UnclearErrorWarning):
+            self._shown.add(nodeid)
+
+    def pytest_sessionfinish(self, session: pytest.Session) -> None:
+        """Write the reports."""
+        is_run = self._found or self._paths
+        if not is_run or session.config.getoption("collectonly", default=False):
+            return
+        self._report = self._make_report(is_complete=True)
+        for target, path in self._paths.items():
+            try:
+                self._write(self._report, target)
+                self._lines.append((f"report: {path}", False))
+            except (OSError, UnicodeError) as error:
+                problem = f"the report {path} was not written: {error}"
+                fail_run(session, problem, pytest.ExitCode.USAGE_ERROR)
+        if is_github_job():
+            self._add_step_summary()
+
+    def _write(self, report: Report, *targets: str) -> None:
+        from pytest_dataloader_faults.report import files
+
+        for target in targets or self._paths:
+            files.write(report, target)
+
+    def _add_step_summary(self) -> None:
+        """Add the report to the summary of the GitHub job."""
+        path = os.environ.get("GITHUB_STEP_SUMMARY")
+        if path and self._report.items:
+            from pytest_dataloader_faults.report import ci, files
+
+            try:
+                size = os.path.getsize(path) if os.path.exists(path) else 0
+                files.append_text(ci.step_summary(self._report, size), path)
+            except (OSError, UnicodeError) as error:
+                problem = f"the summary of the GitHub job was not written: {error}"
+                self._lines.append((problem, True))
+
+    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
+        """Show the results, and the paths of the reports."""
+        if self._found:
+            from pytest_dataloader_faults.report import ci, terminal
+            from pytest_dataloader_faults.report.model import WARNED
+
+            items = [each for each in self.items if _is_shown(each, WARNED, self._shown)]
+            terminalreporter.ensure_newline()
+            terminalreporter.section("dataloader-faults")
+            width = min(terminal.WIDTH, terminalreporter.config.get_terminal_writer().fullwidth)
+            quotes = terminalreporter.config.getoption("tbstyle") == "no"
+            report = replace(self._report, items=tuple(items))
+            for text, markup in terminal.summary(report, width, quotes=quotes):
+                write_line(terminalreporter, text, **markup)
+            for command in ci.github_commands(self._report) if is_github_job() else ():
+                terminalreporter.write_line(command)
+        for text, is_warning in self._lines:
+            write_line(terminalreporter, text, yellow=is_warning)
+
+    @property
+    def items(self) -> tuple[Item, ...]:
+        """The results so far, whichever process ran them: test by test, in the battery's order.
+
+        With several processes of pytest-xdist, they end in another order each time.
+        """
+        from pytest_dataloader_faults.report.model import Item
+
+        items = list(map(Item.from_dict, self._found.values()))
+        tests = list(dict.fromkeys(item.test for item in items))
+        checks: list[str] = []
+        if sys.platform == "linux":  # On other systems they cannot be imported, or run.
+            from pytest_dataloader_faults.battery.checks import CHECKS
+
+            checks += CHECKS
+        places = {name: place for place, name in enumerate((*tests, *checks))}
+        items.sort(key=lambda item: (places[item.test], places.get(item.check, len(places))))
+        return tuple(items)
+
+    def _make_report(self, *, is_complete: bool) -> Report:
+        from pytest_dataloader_faults.report.model import Report, Run, version_of
+
+        config = self._config
+        arguments = map(str, config.invocation_params.args)
+        choice = _options.typed_options(config, _options.CHOICE)
+        options = (each.replace("dataloader-faults-", "", 1) for each in choice)
+        run = Run(
+            began=datetime.fromtimestamp(self._began, timezone.utc).isoformat(timespec="seconds"),
+            duration=round(time.monotonic() - self._clock_began, 1),  # A test may set the clock.
+            command=_options.run_command(config, *options) or shlex.join(["pytest", *arguments]),
+            seed=_options.options_for(config).settings["seed"],
+            commit=_commit(config.rootpath),
+            is_complete=is_complete,
+        )
+        names = ("torch", "pytest", "pytest-dataloader-faults")
+        versions = {
+            "python": platform.python_version(),
+            "system": f"{sys.platform} {platform.release()}",
+            **{name: version_of(name) for name in names},
+        }
+        return Report(versions=versions, runs=(run,), items=self.items)
 
 
-def describe_result(node: pytest.Item, result: CheckResult, **facts: Any) -> Item:
-    """Convert *result* to an item of a report; *facts*: more arguments of ``model.item_of``."""
-    path, line, _ = node.location
-    return item_of(
-        result,
-        nodeid=id_of(node),
-        test=test_of(node, result.check),
-        where=(path, (line or 0) + 1),
-        **facts,
-    )
+def _is_shown(item: Item, warned: str, shown: Collection[str]) -> bool:
+    """Whether no filter ignores the warning of *item*, if it is one."""
+    return item.status != warned or item.nodeid in shown
 
 
-def id_of(node: pytest.Item) -> str:
-    """The id of *node*, without the group that pytest-xdist appends.
-
-    It does so under ``--dist loadgroup``. pytest cannot run an item by such an id.
-    """
-    return f"{node.parent.nodeid}::{node.name}" if node.parent else node.nodeid
-
-
-def test_of(node: pytest.Item, check: str) -> str:
-    """The id of the test of *node*, without the *check* of this item."""
-    return strip_check(id_of(node), check)
-
-
-def strip_check(nodeid: str, check: str) -> str:
-    """The id of the test, without the *check* of one of its items."""
-    name, _, parameters = nodeid.partition("[")
-    prefix, _, suffix = f"-{parameters[:-1]}-".partition(f"-{check}-")
-    # An id may itself start or end with a dash, for example with a parameter -1.
-    other_parameters = "-".join(filter(None, (prefix[1:], suffix[:-1])))
-    return f"{name}[{other_parameters}]" if other_parameters else name
-
-
-def attach(node: pytest.Item, report: pytest.TestReport) -> None:
-    """Attach the result of *node* to *report*, with the status that pytest decides."""
-    if report.when == "setup":
-        _reset(node)
-    if report.failed:
-        _record_failure(node, report)
-    elif hasattr(report, "wasxfail") or (report.when == "call" and report.passed):
-        _replace_status(node, FAILED, XFAILED)
-    elif report.skipped and (why := _skip_reason(node)):
-        node.stash[_item] = _unrun_item(node, why)
-    item = node.stash[_item]
-    if item and (report.when == "call" or not report.passed):
-        setattr(report, ATTRIBUTE, item)
-
-
-def _skip_reason(node: pytest.Item) -> str:
-    """Why this plugin skipped *node* before its check; "" if it did not."""
-    keys = (_options.NOT_RUN, _options.NOT_APPLICABLE)
-    return next((node.stash[key] for key in keys if key in node.stash), "")
-
-
-def _record_failure(node: pytest.Item, report: pytest.TestReport) -> None:
-    """Make the item of *node* explain the failure in *report*."""
-    item = node.stash[_item]
-    if item and item["status"] == FAILED:
-        return
-    text = report.longreprtext
-    crash = getattr(report.longrepr, "reprcrash", None)
-    message = first_line(crash.message if crash else text)
-    place = "the test itself" if report.when == "call" else f"the {report.when} of the test"
-    sentence = f"error in {place}: {message}"
-    error = {
-        "status": ERROR,
-        "sentence": sentence,
-        "explanation": f"{sentence}\n{text}\n",
-        "cause": "",
-        "fix": "",
-        "section": "",
-    }
-    node.stash[_item] = {**(item or _unrun_item(node, sentence)), **error}
-
-
-def _replace_status(node: pytest.Item, old: str, new: str) -> None:
-    item = node.stash[_item]
-    if item and item["status"] == old:
-        node.stash[_item] = {**item, "status": new}
-
-
-def _unrun_item(node: pytest.Item, why: str) -> dict[str, Any]:
-    """The item of a test whose check did not run, and *why*."""
-    finding = Finding(Verdict.NOT_EXERCISED, why)
-    result = CheckResult(_options.check_name_of(node), finding, why, applies=False)
-    status = NOT_RUN if _options.NOT_RUN in node.stash else ""
-    return asdict(describe_result(node, result, status=status))
-
-
-def run_of(config: pytest.Config, began: float, duration: float) -> Run:
-    """The run of *config*, which began at the time *began* and took *duration* seconds."""
-    arguments = map(str, config.invocation_params.args)
-    started = _options.run_command(config, *_options.choice_of_checks(config, "--"))
-    return Run(
-        began=datetime.fromtimestamp(began, timezone.utc).isoformat(timespec="seconds"),
-        duration=round(duration, 1),
-        command=started or shlex.join(["pytest", *arguments]),
-        seed=_options.options_for(config).settings["seed"],
-        commit=_commit(config.rootpath),
-    )
-
-
+@functools.cache
 def _commit(folder: os.PathLike[str]) -> str:
     """The commit of git that is checked out in *folder*; "" if there is none."""
     with contextlib.suppress(OSError, subprocess.SubprocessError):
@@ -192,93 +190,174 @@ def _commit(folder: os.PathLike[str]) -> str:
     return ""
 
 
-def ordered_items(data: Iterable[dict[str, Any]]) -> tuple[Item, ...]:
-    """Read items from plain *data*, and sort those of each test in the order of the battery.
-
-    With several processes of pytest-xdist, they end in another order each time.
-    """
-    items = list(map(Item.from_dict, data))
-    tests = {test: place for place, test in enumerate(dict.fromkeys(each.test for each in items))}
-    checks = {name: place for place, name in enumerate(_checks())}
-    items.sort(key=lambda item: (tests[item.test], checks.get(item.check, len(checks))))
-    return tuple(items)
+def write_line(reporter: pytest.TerminalReporter, text: str, **markup: bool) -> None:
+    """Write a line of this plugin, which may quote the user's data."""
+    reporter.write_line(escape_for_log(text), **markup)
 
 
-def report_of(items: tuple[Item, ...], run: Run) -> Report:
-    """The report of a *run*."""
-    return Report(versions=_versions(), runs=(run,), items=items)
+def fail_run(session: pytest.Session, reason: str, status: pytest.ExitCode) -> None:
+    """Have *session* end with *status*, and print *reason* in its last line."""
+    session.exitstatus = status
+    session.config.stash.setdefault(_reasons, []).append(reason)
 
 
-def _checks() -> Iterable[str]:
-    """The names of all checks in their order. On other systems they cannot be imported, or run."""
-    if sys.platform != "linux":
-        return ()
-    from pytest_dataloader_faults.battery.checks import CHECKS
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_sessionfinish(session: pytest.Session) -> Generator[None, None, None]:
+    """Say why the run fails below the line in which pytest counts its tests, which may be green."""
+    yield
+    reporter = session.config.pluginmanager.getplugin("terminalreporter")
+    for reason in session.config.stash.get(_reasons, ()) if reporter else ():
+        if is_github_job():
+            from pytest_dataloader_faults.report.ci import error_command
 
-    return CHECKS
+            reporter.write_line(error_command(reason))
+        write_line(reporter, reason, red=True)
 
 
-def write(report: Report, target: str, path: str) -> str:
-    """Write *report* to *target*, named *path* by the user; return the error, or ""."""
+def status(report: pytest.TestReport) -> tuple[str, str, tuple[str, dict[str, bool]]] | None:
+    """What ``pytest -v`` shows for an item that ran a check, including its verdict."""
+    is_shown = report.when == "call" and not (report.skipped or hasattr(report, "wasxfail"))
+    if not (is_shown and hasattr(report, ATTRIBUTE)):
+        return None
+    from pytest_dataloader_faults.report.model import Item
+
+    words = ", ".join(Item.from_dict(getattr(report, ATTRIBUTE)).words)
+    word, colour, letter = ("PASSED", "green", ".") if report.passed else ("FAILED", "red", "F")
+    return report.outcome, letter, (f"{word} ({words})", {colour: True})
+
+
+# Some facts about the baseline. It is a file of expected failures, ``{test: {check: reason}}``.
+# Each process of pytest-xdist reads it. The main process writes it, or reports its entries that
+# match no test. Only the other processes collect, so they send it the tests that do not exist.
+
+BASELINE = pytest.StashKey["Baseline"]()
+"""The baseline of a run, if it has one."""
+_MISSING = "dataloader_faults_missing"
+_SHOWN = 10
+"""Up to this many of the tests that do not exist are listed."""
+
+
+def read_baseline(path: str, where: str) -> dict[Failure, str]:
+    """The reasons in the baseline *path*, which the option or ini key *where* names."""
+    from pytest_dataloader_faults.battery.checks import require_checks
+    from pytest_dataloader_faults.outcomes.text import shorten
+    from pytest_dataloader_faults.report import files
+    from pytest_dataloader_faults.report.model import Failure
+    from pytest_dataloader_faults.wire import from_json
+
+    label = f"baseline={path!r} from {where}"
     try:
-        files.write(report, target)
-    except (OSError, UnicodeError) as error:
-        return f"the report {path} was not written: {error}"
-    return ""
+        tests = from_json(dict[str, dict[str, str]], files.read_json(path))
+        for test, checks in tests.items():
+            require_checks(shorten(test), map(shorten, checks))
+    except OSError as error:
+        update = _options.flag("update-baseline")
+        message = f"{label} cannot be read: {error.strerror}. To write it, add {update}"
+        raise InvalidArgumentError(message) from error
+    except InvalidArgumentError as error:
+        raise InvalidArgumentError(f"{label} is not a baseline: {error}") from None
+    return {Failure(test, check): tests[test][check] for test in tests for check in tests[test]}
 
 
-def add_step_summary(report: Report) -> Iterator[str]:
-    """Add *report* to the summary of a GitHub job, if this is one; yield the error, if any."""
-    path = os.environ.get("GITHUB_STEP_SUMMARY")
-    if path and report.items:
+class Baseline:
+    """The expected failures of a run; registered with pytest in each process.
+
+    *collector* has the results of the run; None in a process of pytest-xdist.
+    """
+
+    def __init__(self, options: BaselineOptions, collector: Collector | None) -> None:
+        self._options = options
+        self._collector = collector
+        self._target = os.path.abspath(options.path)  # A test may change the working directory.
+        self._reasons = self._read(options.path)
+        self._collected: set[str] = set()
+        self._missing: set[str] = set()
+        self._line = ""
+        """What to print at the end."""
+
+    def _read(self, path: str) -> dict[Failure, str]:
+        """The file; empty if it is missing and will be written."""
+        is_new = self._options.is_updated and not os.path.exists(path)
+        return {} if is_new else read_baseline(path, self._options.where)
+
+    def expected_failures(self, test: str) -> Mapping[str, str]:
+        """What ``expected_failures`` of *test* would be; an update writes what fails without it."""
+        if self._options.is_updated:
+            return {}
+        from pytest_dataloader_faults.outcomes.text import printable
+
+        listed = f"listed in {self._options.path}"
+        reasons = self._reasons.items()
+        return {key.check: printable(why) or listed for key, why in reasons if key.test == test}
+
+    def pytest_collectreport(self, report: pytest.CollectReport) -> None:
+        """Note which files were collected."""
+        if report.passed:
+            self._collected.add(report.nodeid)
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_collection_modifyitems(
+        self, config: pytest.Config, items: list[pytest.Item]
+    ) -> None:
+        """Find the entries that match no test, before options deselect items."""
+        tests = {_items.test_of(item) for item in items if _options.runs_check(item)}
+        is_whole = not (config.getoption("lf", default=False) or "::" in "".join(config.args))
+        for test in {key.test for key in self._reasons} - tests:
+            file = test.partition("::")[0]
+            is_removed = not (config.rootpath / file).exists()
+            if is_removed or (is_whole and file in self._collected):
+                self._missing.add(test)
+        if hasattr(config, "workeroutput"):
+            config.workeroutput[_MISSING] = list(self._missing)
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_testnodedown(self, node: Any) -> None:
+        """Add the entries that match no test in a process of pytest-xdist."""
+        self._missing.update(getattr(node, "workeroutput", {}).get(_MISSING, ()))
+
+    def pytest_sessionfinish(self, session: pytest.Session) -> None:
+        """Write the file, or report entries that match no test."""
+        if self._collector is None or session.config.getoption("collectonly", default=False):
+            return
+        from pytest_dataloader_faults.outcomes.text import join_some, printable
+
+        if self._options.is_updated:
+            self._update(session)
+        elif self._missing:
+            tests = join_some(map(printable, sorted(self._missing)), _SHOWN)
+            advice = f"Correct the id, or run pytest with {_options.flag('update-baseline')}"
+            self._line = f"{self._options.path}: no such test: {tests}. {advice}"
+
+    def _update(self, session: pytest.Session) -> None:
+        """Write the file: the failures of the run, and the entries that it does not decide."""
+        from pytest_dataloader_faults.outcomes.text import pluralize
+        from pytest_dataloader_faults.report import files
+        from pytest_dataloader_faults.report.model import PASSED, Report
+
+        run = Report(items=self._collector.items if self._collector else ())
+        passed = {failure for failure, item in run.states.items() if item.status == PASSED}
+        failed = {failure for failure, item in run.states.items() if item.fails_check}
         try:
-            size = os.path.getsize(path) if os.path.exists(path) else 0
-            files.append_text(ci.step_summary(report, size), path)
-        except (OSError, UnicodeError) as error:
-            yield f"the summary of the GitHub job was not written: {error}"
+            old = self._read(self._target)  # Reasons may have been edited meanwhile.
+            kept = {each for each in old if each.test not in self._missing} - passed
+            new: dict[str, dict[str, str]] = {}
+            for failure in sorted(kept | failed):
+                new.setdefault(failure.test, {})[failure.check] = old.get(failure, "")
+            files.write_text(json.dumps(new, indent=2, ensure_ascii=False) + "\n", self._target)
+        except (InvalidArgumentError, OSError) as error:
+            problem = f"the baseline was not written: {error}"
+            fail_run(session, problem, pytest.ExitCode.USAGE_ERROR)
+            return
+        counts = {
+            "without a reason": sum(not old.get(each) for each in kept | failed),
+            "removed": len(old.keys() - kept - failed),
+            "not written (not found by a check)": sum(not item.fails_check for item in run.failed),
+        }
+        notes = "".join(f", {count} {note}" for note, count in counts.items() if count)
+        known = pluralize(len(kept | failed), "known failure")
+        self._line = f"{known} written to {self._options.path}{notes}"
 
-
-def show(report: Report, reporter: pytest.TerminalReporter) -> None:
-    """Show the results of each dataset, and the likely causes of its failed checks."""
-    reporter.ensure_newline()
-    reporter.section(_SECTION)
-    quotes = reporter.config.getoption("tbstyle") == "no"
-    for text, markup in terminal.summary(report, _width(reporter), quotes=quotes):
-        write_line(reporter, text, **markup)
-    if reporter.verbosity > 0:
-        _show_table(report, reporter)
-    if (count := getattr(reporter.config.option, "durations", None)) is not None:
-        reporter.section("slowest trials")
-        for text in terminal.slowest(report, count):
-            write_line(reporter, text)
-
-
-def show_annotations(report: Report, reporter: pytest.TerminalReporter) -> None:
-    """Print the commands that make GitHub show failures next to the code."""
-    for command in ci.github_commands(report):
-        reporter.write_line(command)
-
-
-def _width(reporter: pytest.TerminalReporter) -> int:
-    return min(terminal.WIDTH, reporter.config.get_terminal_writer().fullwidth)
-
-
-def _show_table(report: Report, reporter: pytest.TerminalReporter) -> None:
-    reporter.line("")
-    for row in terminal.table(report, _width(reporter)):
-        for text, markup in row:
-            reporter.write(escape_for_log(text), **markup)
-        reporter.line("")
-
-
-def _versions() -> dict[str, str]:
-    versions = {
-        "python": platform.python_version(),
-        "system": f"{sys.platform} {platform.release()}",
-    }
-    for name in ("torch", "pytest", "pytest-dataloader-faults"):
-        try:
-            versions[name] = version(name)
-        except PackageNotFoundError:  # A checkout that is not installed.
-            versions[name] = "unknown"
-    return versions
+    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
+        """Print what was written, or which entries match no test."""
+        if self._line:
+            write_line(terminalreporter, self._line, yellow=not self._options.is_updated)

@@ -18,24 +18,20 @@ from pytest_dataloader_faults.report.model import (
     Report,
     count_failures,
     group_by_cause,
-    named_notes_of,
 )
 
 
 def github_commands(report: Report) -> Iterator[str]:
     """Return a workflow command per test and likely cause, of which GitHub shows ten per step."""
     for items in report.tests.values():
-        for cause, failures in group_by_cause(items).items():
-            failure = failures[0]
-            summary = f"{pluralize(len(failures), 'check')}: {cause}"
-            title = summary if len(failures) > 1 else f"{failure.check}: {failure.word}"
+        for group in group_by_cause(items):
+            failure, *others = group.items
+            title = f"{group.checks}: {group.cause}"
+            title = title if others else f"{failure.check}: {failure.word}"
             file, title = map(_escape_property, (failure.file, title))
             place = f"file={file},line={failure.line},title={title}"
-            check_names = [", ".join(each.check for each in failures)] if len(failures) > 1 else []
-            fix = failure.fix and f"fix: {failure.fix}"
-            message = "\n".join(
-                filter(None, [failure.sentence, *check_names, fix, failure.reproduce])
-            )
+            names, fix = group.names if others else "", group.fix and f"fix: {group.fix}"
+            message = "\n".join(filter(None, [failure.sentence, names, fix, failure.reproduce]))
             yield f"::error {place}::{_escape_data(message)}"
 
 
@@ -97,7 +93,7 @@ def _lines(report: Report, *, has_evidence: bool = True) -> Iterator[str]:
     if failing and passing:
         title = f"{pluralize(len(passing), 'dataset')} without a failure"
         yield from ("", f"<details><summary>{title}</summary>", *_table(passing), "", "</details>")
-    for note in named_notes_of(report.items):
+    for note in report.notes:
         yield from ("", f"Note: {as_text(note)}.")
     for run in report.runs:
         yield from ("", f"<code>{as_text(run.command)}</code>: {as_text(run.summary)}.")
@@ -135,14 +131,13 @@ def _row(test: str, items: Sequence[Item]) -> str:
 def _failures(test: str, items: Sequence[Item], *, has_evidence: bool) -> Iterator[str]:
     yield ""
     yield f"## {as_text(test)}"
-    for cause, failures in group_by_cause(items).items():
-        failure = failures[0]
-        names = ", ".join(as_text(item.check) for item in failures)
-        title = f"**{as_text(shorten(cause))}**"
+    for group in group_by_cause(items):
+        failure, names = group.items[0], as_text(group.names)
+        title = f"**{as_text(shorten(group.cause))}**"
         yield ""
         yield f"- {title}: {names}" if failure.cause else f"- {names}: {title}"
-        for fix in dict.fromkeys(item.fix for item in failures if item.fix):
-            yield f"  <br>**fix:** {as_text(fix)}"
+        if group.fix:
+            yield f"  <br>**fix:** {as_text(group.fix)}"
         if failure.reproduce:
             yield f"  <br><code>{as_text(failure.reproduce)}</code>"
         if has_evidence:

@@ -1,26 +1,97 @@
-"""The command ``pytest-dataloader-faults``, which runs the battery and processes its reports."""
+"""The command ``pytest-dataloader-faults``: test a dataset, merge reports, and compare them.
+
+``run`` writes the test that the user would write, and has pytest run it. The test is in a package
+on ``sys.path``, because pytest would look for its configuration next to a path, and the ids of the
+items would start with that path.
+"""
 
 from __future__ import annotations
 
 import argparse
+import ast
+import os
+import shlex
 import sys
-from collections.abc import Callable, Iterable, Sequence
+import tempfile
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NoReturn, TextIO, TypeAlias
 
 from pytest_dataloader_faults._arguments import suggest_name
+from pytest_dataloader_faults._settings import OPTIONS
 from pytest_dataloader_faults.exceptions import InvalidArgumentError
 from pytest_dataloader_faults.outcomes.text import escape_for_log, printable
-from pytest_dataloader_faults.report import compare, files
-from pytest_dataloader_faults.report.merge import add_label, merge_reports
-from pytest_dataloader_faults.report.run_command import USAGE_ERROR, add_run
+from pytest_dataloader_faults.report import files
+from pytest_dataloader_faults.report.compare import add_label, compare_reports, merge_reports
+from pytest_dataloader_faults.report.model import version_of
 
 _NAME = "pytest-dataloader-faults"
+_FAILED, USAGE_ERROR = 2, 4
+"""The exit status if a report cannot be read or written, and pytest's for a wrong command line."""
+_TEST = """\
+import functools
+import pytest
+from pytest_dataloader_faults import Contract
+try:
+    import {module}  # from the working directory, sys.path or the ini key pythonpath
+except SystemExit:
+    raise ImportError("{module} exits: put its script below if __name__ == '__main__'")
+make_dataset = {dataset}
+@pytest.mark.dataloader_faults(expected_failures={expected_failures})
+def test_{name}(fault_check):
+    fault_check(make_dataset, contract={contract})
+"""
+_PACKAGE = "dataloader_faults_run"
+_PYTEST = [
+    *("-p", "dataloader_faults", "--pyargs"),
+    *("-o", "python_files=test_*.py", "-o", "python_functions=test_*"),
+]
+# pytest warns of a plugin whose package called pytest.main. The last filter wins.
+_QUIET = ("-W", "ignore:Module already imported so cannot be rewritten; pytest_dataloader_faults")
+_PREFIX = "--dataloader-faults-"
+_RUN = (
+    "Run the battery on a dataset, a loader or a data module, without a test file. pytest runs the"
+    " checks and reads its usual configuration. Options after -- are passed to pytest, such as"
+    " -- -x -n 2. The exit status is pytest's: 0 if every check passed, 1 if one failed, 2 if the"
+    " module cannot be imported, 4 if the command line is wrong."
+)
+_TARGET = (
+    "a class, or a function that returns a dataset, a loader or a data module, such as"
+    " my_package.data:MyDataset"
+)
+_REPEATABLE = {
+    "arg": ("VALUE", "the next positional argument of the class or function (can be repeated)"),
+    "kwarg": ("NAME=VALUE", "a keyword argument, such as size=224 (can be repeated)"),
+    "report": ("PATH", "write a report: report.html, .json or .md (can be repeated)"),
+}
+_CHOICES = {
+    "only": "run only these checks, groups or globs, separated by commas",
+    "exclude": "skip these checks, groups or globs",
+}
+_CODE = {
+    "contract": "Contract(may_substitute=True)",
+    "expected-failures": "{'open-error': 'catches OSError'}",
+}
+_HINT = " Pass arguments of the class or function with --arg VALUE, and pytest options after --"
+_MERGE = (
+    "Merge several reports. If several reports contain the same item, the worst result wins, and"
+    " the output says so. The exit status is 0 once the merged report is written, whatever it"
+    " contains, and 2 otherwise."
+)
+_LABELLED = (
+    "a report; with a label, the ids of its items get the label as a prefix, for example one job of"
+    " a matrix, so that they are not merged with items of other jobs"
+)
+_COMPARE = (
+    "Compare NEW.json with OLD.json: checks that newly fail, are fixed, or fail with a different"
+    " verdict. The exit status is 1 if a check newly fails, 2 if a report cannot be read, and 0"
+    " otherwise."
+)
 
 
 class _Parser(argparse.ArgumentParser):
     """A parser with its own exit status for a wrong command line."""
 
-    status = 2
+    status = _FAILED
 
     def error(self, message: str) -> NoReturn:
         if message.endswith("expected one argument"):
@@ -29,23 +100,25 @@ class _Parser(argparse.ArgumentParser):
         self.exit(self.status, f"{self.prog}: error: {message}\n")
 
 
+_Commands: TypeAlias = "argparse._SubParsersAction[_Parser]"
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command, and return the exit status."""
     parser = _Parser(
         prog=_NAME,
         description="Run the checks of pytest-dataloader-faults, and work with their reports.",
     )
+    parser.add_argument("--version", action="version", version=f"{_NAME} {version_of(_NAME)}")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
-    add_run(commands).status = USAGE_ERROR
-    _add_merge(commands)
-    _add_compare(commands)
-    typed = list(sys.argv[1:] if arguments is None else arguments)
-    options = _parse(parser, typed)
+    for add in (_add_run, _add_merge, _add_compare):
+        add(commands)
+    options = _parse(parser, list(sys.argv[1:] if arguments is None else arguments))
     try:
         return int(options.run(options))
     except (InvalidArgumentError, OSError) as error:
         _print(f"{_NAME}: {error}", sys.stderr)
-        return 2
+        return _FAILED
 
 
 def _parse(parser: _Parser, typed: list[str]) -> argparse.Namespace:
@@ -55,80 +128,141 @@ def _parse(parser: _Parser, typed: list[str]) -> argparse.Namespace:
     options, unknown = parser.parse_known_args(typed[:end])
     if unknown:
         owner = options.parser
-        option_names = [name for name in owner._option_string_actions if name.startswith("--")]
-        advice = (
-            f" {question}"
-            if (question := suggest_name(unknown[0].partition("=")[0], option_names))
-            else ""
-        )
-        owner.error(f"unrecognized arguments: {' '.join(unknown)}.{advice}{options.hint}")
-    options.typed, options.for_pytest = [_NAME, *typed], typed[end + 1 :]
+        names = [name for name in owner._option_string_actions if name.startswith("--")]
+        advice = suggest_name(unknown[0].partition("=")[0], names)
+        advice = " ".join(filter(None, ("", advice))) + (_HINT if typed[0] == "run" else "")
+        owner.error(f"unrecognized arguments: {' '.join(unknown)}.{advice}")
+    options.for_pytest = typed[end + 1 :]
     return options
 
 
-_Commands: TypeAlias = "argparse._SubParsersAction[_Parser]"
+def _add_run(commands: _Commands) -> None:
+    parser = commands.add_parser(
+        "run",
+        allow_abbrev=False,
+        usage="%(prog)s MODULE:NAME [options] [-- PYTEST_OPTIONS]",
+        help="run the battery on a dataset, without a test file",
+        description=_RUN,
+    )
+    parser.status = USAGE_ERROR
+    parser.add_argument("target", type=_require_target, metavar="MODULE:NAME", help=_TARGET)
+    for name, (values, text) in _REPEATABLE.items():
+        parser.add_argument(f"--{name}", action="append", default=[], metavar=values, help=text)
+    for name, text in _CHOICES.items():
+        parser.add_argument(f"--{name}", metavar="CHECKS", help=text)
+    for name, example in _CODE.items():
+        text = f"the Python code of {name.replace('-', '_')}, such as {example}"
+        parser.add_argument(f"--{name}", type=_parse_code, metavar="CODE", help=text)
+    for name, option in OPTIONS.items():
+        text = f"{option.help} (default: {option.default})"
+        parser.add_argument(f"--{name}", metavar=option.values, help=text)
+    parser.set_defaults(run=_run, parser=parser)
+
+
+def _require_target(text: str) -> str:
+    module, _, name = text.partition(":")
+    parts = [*module.split("."), *name.split(".")]
+    if module.endswith(".py") or not all(each.isidentifier() for each in parts):
+        message = f"{text!r} must be module:function, such as my_package.data:make_dataset"
+        raise argparse.ArgumentTypeError(message)
+    return text
+
+
+def _parse_code(text: str) -> str:
+    try:
+        return ast.unparse(ast.parse(text.strip(), mode="eval"))
+    except (SyntaxError, ValueError) as error:
+        raise argparse.ArgumentTypeError(f"{text!r} must be Python code: {error}") from error
+
+
+def code_of(text: str) -> str:
+    """The Python code of a value: *text* itself if it is a literal, or else a string."""
+    try:
+        ast.literal_eval(text)
+        return _parse_code(text)
+    except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
+        return repr(text)
+
+
+def _run(options: argparse.Namespace) -> int:
+    """Run pytest, and return its exit status."""
+    import pytest
+
+    os.environ["PYTHONDONTWRITEBYTECODE"] = "1"  # For pytest-xdist and workers that are not forked.
+    sys.dont_write_bytecode = True
+    with tempfile.TemporaryDirectory(prefix="dataloader-faults-") as folder:
+        package = os.path.join(folder, _PACKAGE)
+        os.mkdir(package)
+        module = options.target.partition(":")[0].replace(".", "_")
+        for name, text in (("__init__", ""), (f"test_{module}", _test_of(options))):
+            with open(os.path.join(package, f"{name}.py"), "w", encoding="utf-8") as file:
+                file.write(text)
+        sys.path[:0] = [folder, os.getcwd()]
+        # Without the plugin cacheprovider, --lf in addopts would be an error.
+        arguments = [_PACKAGE, *_PYTEST, "-o", f"cache_dir={folder}", *_pytest_options(options)]
+        return int(pytest.main([*arguments, *options.for_pytest, *_QUIET]))
+
+
+def _test_of(options: argparse.Namespace) -> str:
+    """The source of the test."""
+    module, _, name = options.target.partition(":")
+    dataset = f"{module}.{name}"
+    if arguments := [*map(code_of, options.arg), *_keywords(options)]:
+        dataset = f"functools.partial({', '.join([dataset, *arguments])})"
+    return _TEST.format(
+        module=module,
+        dataset=dataset,
+        name=name.replace(".", "_"),
+        contract=options.contract,
+        expected_failures=options.expected_failures,
+    )
+
+
+def _keywords(options: argparse.Namespace) -> Iterator[str]:
+    for text in options.kwarg:
+        name, equals, value = text.partition("=")
+        if not (equals and name.isidentifier()):
+            options.parser.error(f"argument --kwarg: {text!r} must be NAME=VALUE, such as size=224")
+        yield f"{name}={code_of(value)}"
+
+
+def _pytest_options(options: argparse.Namespace) -> Iterator[str]:
+    """The options of pytest for those of this command; the last one is to run it again."""
+    values = {name: vars(options)[name.replace("-", "_")] for name in (*_CHOICES, *_CODE, *OPTIONS)}
+    passed = {name: value for name, value in values.items() if value is not None}
+    yield from (f"{_PREFIX}report={path}" for path in options.report)
+    names = (name for name in (*_CHOICES, *OPTIONS) if name in passed)
+    yield from (f"{_PREFIX}{name}={passed[name]}" for name in names)
+    again = [(name, each) for name in ("arg", "kwarg") for each in getattr(options, name)]
+    again += [(name, passed[name]) for name in (*_CODE, *OPTIONS) if name in passed]
+    command = [options.target, *(f"--{name}={value}" for name, value in again)]
+    command += ["--", *options.for_pytest] if options.for_pytest else []
+    yield f"{_PREFIX}run={shlex.join(command)}"
 
 
 def _add_merge(commands: _Commands) -> None:
-    """Declare the command ``merge`` and its arguments."""
-    merge = commands.add_parser(
-        "merge",
-        help="merge several reports, such as the shards of a CI job",
-        description="Merge several reports. If several reports contain the same item, the worst"
-        " result wins, and the output says so. The exit status is 0 once the merged report is"
-        " written, whatever it contains, and 2 otherwise.",
-    )
-    merge.add_argument(
-        "reports",
-        nargs="*",
-        type=_without_label,
-        default=[],
-        metavar="REPORT.json",
-        help="reports in JSON",
-    )
-    merge.add_argument(
-        "--label",
-        action="append",
-        type=_parse_label,
-        default=[],
-        metavar="NAME=REPORT.json",
-        help="a report whose item ids get NAME as a prefix, for example one job of a matrix, so"
-        " that they are not merged with items of other jobs (can be repeated)",
-    )
-    merge.add_argument(
-        "-o",
-        "--output",
+    text = "merge several reports, such as the shards of a CI job"
+    parser = commands.add_parser("merge", help=text, description=_MERGE)
+    parser.add_argument("reports", nargs="+", metavar="[LABEL=]REPORT.json", help=_LABELLED)
+    parser.add_argument(
+        *("-o", "--output"),
         required=True,
         action="append",
         metavar="PATH",
         help="where to write the report; the format depends on the ending:"
         f" {', '.join(files.RENDERERS)}",
     )
-    merge.set_defaults(run=lambda options: _merge(options, merge.error), parser=merge, hint="")
+    parser.set_defaults(run=_merge, parser=parser)
 
 
-def _without_label(path: str) -> tuple[str, str]:
-    return "", path
-
-
-def _parse_label(text: str) -> tuple[str, str]:
-    label, _, path = text.partition("=")
-    if not (label and path):
-        message = f"{text!r} must be NAME=REPORT.json, such as py312=a.json"
-        raise argparse.ArgumentTypeError(message)
-    return label, path
-
-
-def _merge(options: argparse.Namespace, refuse: Callable[[str], NoReturn]) -> int:
-    """Merge the reports, each with a label, into the outputs, and return the exit status."""
-    labelled_paths = [*options.reports, *options.label]
-    if not labelled_paths:
-        refuse("pass at least one report, as REPORT.json or with --label")
+def _merge(options: argparse.Namespace) -> int:
     paths = [files.require_format(path) for path in options.output]
-    reports = [
-        add_label(files.read(path), label) if label else files.read(path)
-        for label, path in labelled_paths
-    ]
+    reports = []
+    for argument in options.reports:
+        label, equals, path = argument.partition("=")
+        is_labelled = label and equals and os.sep not in label
+        report = files.read(path if is_labelled else argument)
+        reports.append(add_label(report, label) if is_labelled else report)
     report, summary = merge_reports(reports)
     for path in paths:
         files.write(report, path)
@@ -137,22 +271,16 @@ def _merge(options: argparse.Namespace, refuse: Callable[[str], NoReturn]) -> in
 
 
 def _add_compare(commands: _Commands) -> None:
-    """Declare the command ``compare`` and its arguments."""
-    parser = commands.add_parser(
-        "compare",
-        help="compare two reports: what fails now, and what is fixed",
-        description="Compare NEW.json with OLD.json: checks that newly fail, are fixed, or"
-        " fail with a different verdict. The exit status is 1 if a check newly fails, 2 if a"
-        " report cannot be read, and 0 otherwise.",
-    )
+    text = "compare two reports: what fails now, and what is fixed"
+    parser = commands.add_parser("compare", help=text, description=_COMPARE)
     parser.add_argument("old", metavar="OLD.json", help="the older report")
     parser.add_argument("new", metavar="NEW.json", help="the newer report")
-    parser.set_defaults(run=_compare, parser=parser, hint="")
+    parser.set_defaults(run=_compare, parser=parser)
 
 
 def _compare(options: argparse.Namespace) -> int:
-    comparison = compare.compare_reports(files.read(options.old), files.read(options.new))
-    _show(compare.lines(comparison))
+    comparison = compare_reports(files.read(options.old), files.read(options.new))
+    _show(comparison.lines())
     return int(comparison.is_worse)
 
 

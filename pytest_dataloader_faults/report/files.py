@@ -54,7 +54,8 @@ def write_text(text: str, path: str) -> None:
     """
     with _name_path_in_errors(path):
         target = os.path.realpath(path)
-        _make_folder(os.path.dirname(target))
+        with contextlib.suppress(FileExistsError):  # If a file is in its way, open(2) says so.
+            os.makedirs(os.path.dirname(target))
         if os.path.exists(target):
             _require_regular(target)
             if not os.access(target, os.W_OK):
@@ -73,14 +74,6 @@ def append_text(text: str, path: str) -> None:
 
 def _encode(text: str) -> bytes:
     return text.encode("utf-8", errors="backslashreplace")
-
-
-def _make_folder(path: str) -> None:
-    """Create the folder *path* and its parents."""
-    try:
-        os.makedirs(path, exist_ok=True)
-    except FileExistsError as error:
-        raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR)) from error
 
 
 @contextlib.contextmanager
@@ -107,19 +100,10 @@ def _replace(target: str, data: bytes) -> None:
         raise
 
 
-_KINDS = {
-    stat.S_IFIFO: "a FIFO",
-    stat.S_IFDIR: "a folder",
-    stat.S_IFCHR: "a device",
-    stat.S_IFBLK: "a device",
-    stat.S_IFSOCK: "a socket",
-}
-
-
 def _require_regular(path: str) -> None:
     """Raise an OSError if *path* is a file that cannot be replaced, or that might never end."""
-    if kind := _KINDS.get(stat.S_IFMT(os.stat(path).st_mode)):
-        raise OSError(errno.EINVAL, f"it must be a regular file, got {kind}")
+    if not stat.S_ISREG(os.stat(path).st_mode):
+        raise OSError(errno.EINVAL, "it must be a regular file, not a folder, a device or a pipe")
 
 
 def read_json(path: str) -> Any:

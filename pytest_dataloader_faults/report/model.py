@@ -3,22 +3,17 @@
 from __future__ import annotations
 
 import re
-from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
+from importlib.metadata import PackageNotFoundError, version
 from typing import Annotated, Any, NamedTuple
 
 from pytest_dataloader_faults._arguments import one_of
 from pytest_dataloader_faults.battery.checks import WORKERS_AGREE
 from pytest_dataloader_faults.exceptions import InvalidArgumentError
-from pytest_dataloader_faults.outcomes import CheckResult, Event, Footprint, Verdict
-from pytest_dataloader_faults.outcomes.text import (
-    join_some,
-    pluralize,
-    printable,
-    shorten,
-)
+from pytest_dataloader_faults.outcomes import CheckResult, Event, Verdict
+from pytest_dataloader_faults.outcomes.text import join_some, pluralize, printable, shorten
 from pytest_dataloader_faults.wire import MisfitError, Number, Seconds, from_json
 
 VERSION = 1
@@ -75,15 +70,12 @@ class Item:
         fix: How to fix the cause, in one sentence; "" if unknown.
         library: Whose code raised the error or ended the process, if the failure is only a warning
             because it was not the user's code; "" if not.
-        section: The anchor of the cause in the guide to failed checks; "" if there is none.
         notes: Remarks on the dataset.
         faults: The faults of the deciding trial, as source code.
         reproduce: A command or a call that runs the check again.
         duration: The duration of the item in seconds.
         trials: The duration of each trial in seconds.
         timeline: The events of the deciding trial, in order; empty if it passed.
-        usage: The resources of each process of that trial after each epoch, if they were measured
-            and the trial did not pass.
     """
 
     nodeid: str
@@ -100,14 +92,12 @@ class Item:
     cause: str = ""
     fix: str = ""
     library: str = ""
-    section: str = ""
     notes: tuple[str, ...] = ()
     faults: tuple[str, ...] = ()
     reproduce: str = ""
     duration: Seconds = 0.0
     trials: tuple[Seconds, ...] = ()
     timeline: tuple[Event, ...] = ()
-    usage: tuple[Footprint, ...] = ()
 
     @property
     def failure(self) -> Failure:
@@ -172,6 +162,8 @@ class Run:
         command: The command, as a shell reads it.
         seed: The seed of trials without their own seed.
         commit: The git commit of the folder where pytest ran; "" if there is none.
+        is_complete: False if the report was written while the run was going on, and pytest was
+            killed before its end.
     """
 
     began: str
@@ -179,16 +171,36 @@ class Run:
     command: str
     seed: int
     commit: str = ""
+    is_complete: bool = True
 
     @property
     def summary(self) -> str:
         """Everything except the command, on one line."""
         commit = f", commit {self.commit[:_COMMIT]}" if self.commit else ""
-        return f"{self.began}, {self.duration:.1f} s, seed {self.seed}{commit}"
+        early = "" if self.is_complete else ", ended early"
+        return f"{self.began}, {self.duration:.1f} s, seed {self.seed}{commit}{early}"
 
 
 _COMMIT = 12
 """The number of digits of a commit that are shown."""
+
+
+class Group(NamedTuple):
+    """Failures with the same likely cause and the same fix."""
+
+    cause: str
+    fix: str
+    items: list[Item]
+
+    @property
+    def checks(self) -> str:
+        """How many checks fail."""
+        return pluralize(len(self.items), "check")
+
+    @property
+    def names(self) -> str:
+        """The names of the checks."""
+        return ", ".join(item.check for item in self.items)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -245,6 +257,18 @@ class Report:
     def worst_first(self) -> dict[str, list[Item]]:
         """The items of each test; the tests in which most checks failed come first."""
         return dict(sorted(self.tests.items(), key=lambda entry: -count_failures(entry[1])))
+
+    @property
+    def notes(self) -> list[str]:
+        """The distinct notes, with their tests unless they are about all tests."""
+        tests_by_note: dict[str, dict[str, None]] = {}
+        for item in self.items:
+            for note in item.notes:
+                tests_by_note.setdefault(note, {})[item.test] = None
+        return [
+            note if len(tests) == len(self.tests) else f"{join_some(tests)}: {note}"
+            for note, tests in tests_by_note.items()
+        ]
 
     def to_dict(self) -> dict[str, Any]:
         """The report as plain data for JSON; see schema.json."""
@@ -303,25 +327,13 @@ def item_of(
         cause=result.cause,
         fix=result.fix,
         library=result.finding.library,
-        section=result.finding.cause.section if result.finding.cause else "",
         notes=result.notes,
         faults=tuple(map(repr, outcome.schedule)) if outcome else (),
         reproduce=result.reproduce,
         duration=round(duration, 3),
         trials=tuple(each.duration for each in result.trials),
-        **({} if status == PASSED else _trial_record(result)),
+        timeline=outcome.timeline if outcome and status != PASSED else (),
     )
-
-
-def _trial_record(result: CheckResult) -> dict[str, Any]:
-    """The course of the deciding trial."""
-    outcome = result.outcome
-    if outcome is None:
-        return {}
-    return {
-        "timeline": outcome.timeline,
-        "usage": outcome.footprints,
-    }
 
 
 def _status_of(result: CheckResult) -> str:
@@ -349,21 +361,15 @@ def place_and_name(test: str) -> tuple[str, str]:
     return place, f"{name}{bracket}{parameters}"
 
 
-def count_verdicts(items: Iterable[Item]) -> dict[str, int]:
-    """Count the *items* that ran by verdict, the most frequent first."""
-    items_run = (item for item in items if item.status not in LEFT_OUT)
-    verdicts = Counter(item.verdict or NOT_JUDGED for item in items_run)
-    return dict(verdicts.most_common())
-
-
-def group_by_cause(items: Iterable[Item]) -> dict[str, list[Item]]:
-    """Group the failed *items* by likely cause: the worst and the most frequent first."""
-    groups: dict[str, list[Item]] = {}
+def group_by_cause(items: Iterable[Item]) -> list[Group]:
+    """Group the failed *items* by likely cause and fix: the worst and the most frequent first."""
+    groups: dict[tuple[str, str], list[Item]] = {}
     for item in items:
         if item.status in FAILURES:
             cause = item.cause or without_pids(item.sentence) or item.word
-            groups.setdefault(cause, []).append(item)
-    return dict(sorted(groups.items(), key=lambda group: (-_severity(group[1]), -len(group[1]))))
+            groups.setdefault((cause, item.fix), []).append(item)
+    found = [Group(*key, failures) for key, failures in groups.items()]
+    return sorted(found, key=lambda group: (-_severity(group.items), -len(group.items)))
 
 
 def without_pids(sentence: str) -> str:
@@ -376,37 +382,9 @@ def _severity(items: Iterable[Item]) -> int:
     return max(_SEVERITY.get(item.verdict or "", 0) for item in items)
 
 
-def group_by_reason(items: Iterable[Item]) -> dict[str, list[Item]]:
-    """Group *items* by reason that do not apply although the dataset has what they check."""
-    groups: dict[str, list[Item]] = {}
-    for item in items:
-        if item.status == NOT_APPLICABLE and item.cause:
-            groups.setdefault(item.cause, []).append(item)
-    return groups
-
-
-def group_by_library(items: Iterable[Item]) -> dict[str, list[Item]]:
-    """Group the warned *items* by library."""
-    groups: dict[str, list[Item]] = {}
-    for item in items:
-        if item.status == WARNED:
-            groups.setdefault(item.library, []).append(item)
-    return groups
-
-
-def notes_of(items: Iterable[Item]) -> list[str]:
-    """Return the distinct notes of *items*."""
-    return list(dict.fromkeys(note for item in items for note in item.notes))
-
-
-def named_notes_of(items: Sequence[Item]) -> list[str]:
-    """Return the distinct notes of *items*, with their tests unless they are about all tests."""
-    tests_by_note: dict[str, dict[str, None]] = {}
-    for item in items:
-        for note in item.notes:
-            tests_by_note.setdefault(note, {})[item.test] = None
-    test_count = len({item.test for item in items})
-    return [
-        note if len(tests) == test_count else f"{join_some(tests)}: {note}"
-        for note, tests in tests_by_note.items()
-    ]
+def version_of(distribution: str) -> str:
+    """The installed version of *distribution*; "unknown" in a checkout that is not installed."""
+    try:
+        return version(distribution)
+    except PackageNotFoundError:
+        return "unknown"

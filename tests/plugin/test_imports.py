@@ -8,8 +8,8 @@ NAME = "pytest_dataloader_faults"
 HEAVY = {"torch", "hypothesis", "pyfakefs", "psutil", "numpy", "jinja2"}
 NOT_IN_PYTEST = {"ctypes", "multiprocessing", "pytest_dataloader_faults.battery"}
 AT_START = """
-    _arguments _settings exceptions plugin plugin._collector plugin._failures plugin._items
-    plugin._options plugin._pyfakefs plugin._user_checks
+    _arguments _settings exceptions plugin plugin._failures plugin._items plugin._options
+    plugin._report
 """.split()
 """All that a run imports of this package where no test and no header needs more."""
 FOR_THE_HEADER = [

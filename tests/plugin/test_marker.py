@@ -2,7 +2,8 @@
 
 import pytest
 
-from pytest_dataloader_faults.battery.checks import CHECKS
+from pytest_dataloader_faults.battery.checks import CHECKS, GROUPS
+from pytest_dataloader_faults.plugin import _items
 from support.rows import rows
 
 SUITE = """
@@ -43,12 +44,13 @@ def test_plain(tmp_path): pass
 class TestPlain:
     def test_plain(self): pass
 """
-ALL = list(CHECKS)
+ALL = [name for name in CHECKS if name not in {*GROUPS["ranks"], "pin-memory"}]
+"""Without ranks and an accelerator."""
 ITEMS = {
     "all": ALL,
     "one": ["open-error"],
     "two": ["open-error", "worker-killed-sending"],
-    "others": [name for name in CHECKS if name != "pickles"],
+    "others": [name for name in ALL if name != "pickles"],
     "both": ["open-error"],
     "expected": ALL,
     "merged": ["pickles", "open-error"],
@@ -71,7 +73,8 @@ def _collected(result) -> dict[str, list[str]]:
 
 
 @pytest.fixture(name="collect")
-def _collect(light_suite, engine):
+def _collect(light_suite, engine, monkeypatch):
+    monkeypatch.setattr(_items, "_DEVICE_NODES", ["no-such-device"])
     light_suite.pytester.makepyfile(test_inner=SUITE)
     return lambda *options: _collected(
         light_suite.again("--co", "-q", "--strict-markers", *options)
@@ -91,12 +94,28 @@ def test_the_marker_chooses_the_items_and_splits_a_run(collect):
 @rows(
     ("expression", "expected"),
     [
-        ("test_all and read-error", [name for name in CHECKS if "read-error" in name]),
+        ("test_all and read-error", [name for name in ALL if "read-error" in name]),
         ("test_all[open-error]", ["open-error"]),
     ],
 )
 def test_k_selects_by_check(collect, expression, expected):
     assert collect("-k", expression) == {"all": expected}
+
+
+RANKS = GROUPS["ranks"]
+
+
+@rows(
+    ("options", "expected"),
+    [
+        (["--dataloader-faults-ranks=2"], [*ALL, *RANKS]),
+        (["--dataloader-faults-require-gpu"], [*ALL, "pin-memory"]),
+        (["--dataloader-faults-only=ranks"], list(RANKS)),
+        (["--dataloader-faults-only=pin-memory,*-descriptor"], ["closed-descriptor", "pin-memory"]),
+    ],
+)
+def test_checks_that_cannot_run_are_collected_if_they_are_named(collect, options, expected):
+    assert sorted(collect(*options)["all"]) == sorted(expected)
 
 
 def test_a_node_id_is_one_item(collect):

@@ -119,27 +119,23 @@ def test_only(fault_check): pass
 def test_exclude(fault_check): pass
 def test_of_no_check(): pass
 """
-INI = """
-[pytest]
-dataloader_faults_only = two-epochs, open-error
-  pickles
-dataloader_faults_exclude = open-error
-"""
 
 
 @rows(
     ("options", "plain", "only", "exclude"),
     [
-        ("", "two-epochs pickles", "open-error pickles", "two-epochs open-error"),
-        # Options leave some checks of all tests.
-        ("only=open-error,pickles", "open-error pickles", "open-error pickles", "open-error"),
-        ("exclude=pickles,two-epochs", "open-error", "open-error", "open-error"),
-        ("only=stray-entries", "stray-entries", "", "stray-entries"),
+        (["only=open-error,pickles"], "open-error pickles", "open-error pickles", "open-error"),
+        (["only=open-*"], "open-error", "open-error", "open-error"),
+        (["only=stray-entries"], "stray-entries", "", "stray-entries"),
+        (["only=listings", "exclude=stray-*"], "listing-order", "", "listing-order"),
+        # The last one wins, as that on the command line over the one in addopts.
+        (["only=pickles", "only=open-error"], "open-error", "open-error", "open-error"),
     ],
 )
-def test_options_and_ini_keys_choose_checks(light_suite, engine, options, plain, only, exclude):
-    light_suite.pytester.makeini(INI)
-    chosen = [f"--dataloader-faults-{options}"] if options else []
+def test_options_select_from_the_checks_of_each_test(
+    light_suite, engine, options, plain, only, exclude
+):
+    chosen = [f"--dataloader-faults-{each}" for each in options]
     result = light_suite.run(CHOSEN, "--collect-only", "-q", *chosen)
     collected = [line.partition("::test_")[2] for line in result.outlines if "::" in line]
     expected = {"plain": plain, "only": only, "exclude": exclude}
@@ -151,13 +147,14 @@ def test_wrong_checks_are_usage_errors(light_suite):
     """They are found before the tests are collected."""
     only = "--dataloader-faults-only"
     wrong = light_suite.run(PLAIN, f"{only}=open-eror")
-    empty = light_suite.again(f"{only}=, ")
+    empty, unmatched = (light_suite.again(f"{only}={each}") for each in (", ", "opn-*"))
     none_left = light_suite.again(f"{only}=pickles", "--dataloader-faults-exclude=pickles")
-    assert {wrong.ret, empty.ret, none_left.ret} == {pytest.ExitCode.USAGE_ERROR}
+    assert {wrong.ret, empty.ret, unmatched.ret, none_left.ret} == {pytest.ExitCode.USAGE_ERROR}
     message = f"{only} contains 'open-eror', which is not a check. Did you mean 'open-error' or"
     assert f"ERROR: {message}" in wrong.stderr.str()
     assert not wrong.outlines
-    assert f"ERROR: {only}=[', '] must name one or more checks" in empty.stderr.str()
+    assert f"{only} contains 'opn-*', which matches no check: workers-a" in unmatched.stderr.str()
+    assert f"ERROR: {only}=', ' must name one or more checks" in empty.stderr.str()
     assert "leave no check to run. Keep at least one" in none_left.stderr.str()
 
 
@@ -175,17 +172,3 @@ def test_a_choice_that_leaves_no_test_is_reported(light_suite):
     assert f"dataloader-faults: no test runs a check selected by {only}" in result.outlines
     collection = light_suite.again("--dataloader-faults-only=pickles", "--collect-only")
     collection.stdout.no_fnmatch_line("*no test runs a check*")
-
-
-@rows(
-    ("name", "value", "problem"),
-    [
-        ("only", "open-eror", "contains 'open-eror', which is not a check. Did you mean 'open-e*"),
-        ("exclude", "", "names no check. Name at least one, such as 'pickles, open-error'"),
-    ],
-)
-def test_ini_keys_that_name_no_check_are_usage_errors(light_suite, engine, name, value, problem):
-    light_suite.pytester.makeini(f"[pytest]\ndataloader_faults_{name} = {value}")
-    result = light_suite.run(PLAIN)
-    assert result.ret == pytest.ExitCode.USAGE_ERROR
-    result.stderr.fnmatch_lines([f"ERROR: ini key dataloader_faults_{name} {problem}*"])

@@ -13,7 +13,7 @@ from xml.etree import ElementTree as ET
 import pytest
 
 from pytest_dataloader_faults import report as reports
-from pytest_dataloader_faults.plugin._report import id_of, strip_check
+from pytest_dataloader_faults.plugin._items import id_of, strip_check
 from pytest_dataloader_faults.report.model import Report
 from support.rows import rows
 from support.suites import REPORT, failures_of, items_of, results_of, summary_of
@@ -187,15 +187,12 @@ def test_each_item_has_properties_in_junit(ran):
         assert cases[f"test_{name}"].keys() & {"check", "verdict", "passed"} == {"check"}
 
 
-def test_pages_are_written_and_with_v_verdicts_and_a_table_are_shown(ran):
+def test_pages_are_written_and_with_v_verdicts_are_shown(ran):
     folder, result = ran
     assert "test\\_fixture | 1 not judged" in (folder / "out/r.md").read_text()
     assert 'class="badge not_run"' in (folder / "r.html").read_text()
     lines = result.outlines
     assert "report: out/r.md" in lines
-    rows = [line.split() for line in lines]
-    assert any(row[:2] == ["open-error", "failed_cleanly"] for row in rows)
-    assert sum("s trial    test_inner.py::test_" in line for line in lines) == 2
     text = result.stdout.str()
     for shown in (
         "test_files[open-error-Records] PASSED (failed_cleanly)",
@@ -218,9 +215,9 @@ def test_the_summary_has_a_line_for_each_dataset_and_cause(ran):
         assert f"test_inner.py::{line}" in summary
     assert "returns a substitute for an unreadable sample: open-error" in summary
     for error in ("no disk", "no such folder", "ZeroDivisionError"):
-        assert error not in summary.partition("table")[0]
-    note = summary.partition("test_cached: ")[2].partition("note: ")[2]
-    assert note.startswith("16 files that the workers read (cache/00.npy")
+        assert error not in summary
+    note = "note: test_inner.py::test_cached: 16 files that the workers read (cache/00.npy"
+    assert note in summary
     assert summary.count("like a cache") == 1
 
 

@@ -7,8 +7,7 @@ import tempfile
 
 import pytest
 
-from pytest_dataloader_faults.report.command import main
-from pytest_dataloader_faults.report.run_command import USAGE_ERROR, code_of
+from pytest_dataloader_faults.report.command import USAGE_ERROR, code_of, main
 from support.datasets import write_records
 from support.inner import PYTHONPATH, run_command_forked, start_python
 from support.rows import rows

@@ -3,7 +3,7 @@
 import pytest
 
 from pytest_dataloader_faults.exceptions import InvalidArgumentError
-from pytest_dataloader_faults.plugin import _baseline
+from pytest_dataloader_faults.plugin._report import read_baseline
 
 WHERE = "--dataloader-faults-baseline"
 FILES = {
@@ -20,10 +20,10 @@ FILES = {
 
 def test_baselines(golden, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    texts = {"missing": _error(_baseline.read, "missing.json", WHERE)}
+    texts = {"missing": _error(read_baseline, "missing.json", WHERE)}
     for title, text in FILES.items():
         (tmp_path / "baseline.json").write_text(text, encoding="utf-8")
-        texts[title] = _error(_baseline.read, "baseline.json", WHERE)
+        texts[title] = _error(read_baseline, "baseline.json", WHERE)
     golden("baseline", texts)
 
 

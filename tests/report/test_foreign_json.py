@@ -9,7 +9,7 @@ from pytest_dataloader_faults.exceptions import InvalidArgumentError
 from pytest_dataloader_faults.report import files
 from pytest_dataloader_faults.report.command import main
 from pytest_dataloader_faults.report.model import Report
-from support.reports import EVERYTHING, RUN, events, failed, growing, item
+from support.reports import EVERYTHING, RUN, events, failed, item
 from support.rows import rows
 
 SMALL = Report(
@@ -18,7 +18,7 @@ SMALL = Report(
     items=(
         item(check="workers-agree", trials=(0.2,), notes=("a note",)),
         failed(check="hung-read", verdict="hung", timeline=events()),
-        failed(check="persistent-workers", verdict="leaked", usage=tuple(growing())),
+        failed(check="persistent-workers", verdict="leaked"),
         item(check="pin-memory", status="not_applicable", verdict=None, cause="no file is read"),
     ),
 )
@@ -57,8 +57,7 @@ def _changed(*path, value):
         (("items", 0, "notes"), "abc", "items[0].notes must be a list, got 'abc'"),
         (("items", 1, "timeline", 2, "time"), {}, "items[1].timeline[2].time must be a number"),
         (("items", 1, "timeline", 2, "process"), "worker x", "must be 'loader', or a worker such"),
-        (("items", 2, "usage", 0, "memory"), 2**70, "items[2].usage[0].memory must be an int from"),
-        (("items", 2, "usage", 0), {}, "items[2].usage[0] must be an object with 'epoch', got {}"),
+        (("items", 1, "timeline", 0), {}, "items[1].timeline[0] must be an object with 'time', "),
     ],
 )
 def test_a_refusal_names_the_field_and_what_is_allowed(tmp_path, capsys, path, value, message):
@@ -93,7 +92,7 @@ def test_a_long_value_is_shortened(tmp_path, capsys):
 def test_what_only_a_later_version_knows_is_left_out(tmp_path):
     data = json.loads(files.as_json(SMALL))
     holders = [data, data["runs"][0], data["items"][1], data["items"][1]["timeline"][0]]
-    for holder in [*holders, data["items"][2]["usage"][0]]:
+    for holder in holders:
         holder["later"] = {"a": 1}
     path = tmp_path / "r.json"
     path.write_text(json.dumps(data))

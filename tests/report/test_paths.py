@@ -66,12 +66,9 @@ def _full(path):
     path.symlink_to("/dev/full")
 
 
-IRREGULAR = [(_folder, "a folder"), (_full, "a device"), (os.mkfifo, "a FIFO")]
-
-
 @pytest.mark.timeout(20)
-@rows(("make", "kind"), IRREGULAR)
-def test_what_is_no_regular_file_is_neither_read_nor_replaced(tmp_path, report, capsys, make, kind):
+@rows("make", [_folder, _full, os.mkfifo])
+def test_what_is_no_regular_file_is_neither_read_nor_replaced(tmp_path, report, capsys, make):
     """Reading it might never end."""
     path = tmp_path / f"{make.__name__}.json"
     make(path)
@@ -83,5 +80,5 @@ def test_what_is_no_regular_file_is_neither_read_nor_replaced(tmp_path, report, 
     ):
         before = os.stat(path)
         assert main(arguments) == 2
-        assert f"it must be a regular file, got {kind}" in capsys.readouterr().err
+        assert "it must be a regular file, not a folder, a device or" in capsys.readouterr().err
         assert os.path.samestat(os.stat(path), before)

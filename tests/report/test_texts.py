@@ -1,7 +1,7 @@
 """The complete texts of the summary, of a comparison and of a merge, in golden files."""
 
-from pytest_dataloader_faults.report import ci, compare, terminal
-from pytest_dataloader_faults.report.merge import merge_reports
+from pytest_dataloader_faults.report import ci, terminal
+from pytest_dataloader_faults.report.compare import compare_reports, merge_reports
 from pytest_dataloader_faults.report.model import FLAKY, NOT_APPLICABLE, NOT_RUN, Report
 from support.reports import EVERYTHING, MIXED, RUN, failed, item
 
@@ -54,21 +54,6 @@ NEW = {
         )
     ),
 }
-TABLES = {
-    "several tests": MIXED,
-    "tests of one name": Report(
-        items=tuple(item(test=f"{path}::test") for path in ("a.py", "b.py", "a.py::T"))
-    ),
-    "long names": Report(
-        items=tuple(
-            item(test=f"a.py::test_of_a_long_name[and-a-long-parameter-{number}]")
-            for number in range(4)
-        )
-    ),
-    "many tests": Report(
-        items=tuple(item(test=f"a.py::test_number_{number:02}") for number in range(12))
-    ),
-}
 
 
 def test_summaries(golden):
@@ -79,25 +64,34 @@ def test_summaries(golden):
     golden("summary", texts)
 
 
+_CAUSES = {
+    "returns a substitute for an unreadable sample": "open-error read-error read-error-once",
+    "accepts a truncated file": "truncated-file empty-file",
+    "raises an error that hides its cause": "missing-file short-read",
+}
+
+
+def test_three_causes_fit_a_screen():
+    fix = "compare the size or the record count with what you expect, and raise an error"
+    items = [
+        failed(check=check, cause=cause, fix=fix, notes=("64 of 80 samples were checked",))
+        for cause, checks in _CAUSES.items()
+        for check in checks.split()
+    ]
+    lines = list(terminal.summary(Report(items=(*items, *_IN_MEMORY, item(check="pickles")))))
+    assert len(lines) <= 25
+    assert sum("64 of 80" in line for line, _ in lines) == 1
+
+
 def test_markdown(golden):
     reports = {"everything": EVERYTHING, **REPORTS}
     titles = "everything/nothing ran/all passed/expected failure/could not be run/the worst last"
     golden("markdown", {title: ci.render(reports[title]) for title in titles.split("/")})
 
 
-def test_tables(golden):
-    rows = {title: terminal.table(report) for title, report in TABLES.items()}
-    golden("tables", {title: "\n".join(_line(row) for row in rows[title]) for title in rows})
-
-
-def _line(row):
-    return "".join(text for text, _ in row).rstrip()
-
-
 def test_comparisons(golden):
     texts = {
-        title: "\n".join(compare.lines(compare.compare_reports(OLD, report)))
-        for title, report in NEW.items()
+        title: "\n".join(compare_reports(OLD, report).lines()) for title, report in NEW.items()
     }
     golden("compare", texts)
 

@@ -88,7 +88,7 @@ _NEEDED = (
     "pytest_dataloader_faults._engine.worker.kernel_session",
     "pytest_dataloader_faults._trial.child",
     "pytest_dataloader_faults.plugin._fault_check",
-    "pytest_dataloader_faults.plugin._injector",
+    "pytest_dataloader_faults.injection",
     "pytest_dataloader_faults.report.html",
 )
 """What most suites import: once here, and not in each fork. Not later than this module, or pytester

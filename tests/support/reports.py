@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from pytest_dataloader_faults.outcomes import Event, Footprint
+from pytest_dataloader_faults.outcomes import Event
 from pytest_dataloader_faults.report.model import Item, Report, Run
 
 HOSTILE = "<script>alert(1)</script> | `x` ](http://e) \x1b[31m\n::error::no, %0A"
@@ -55,13 +55,6 @@ def events(faults=1):
     )
 
 
-def growing(epochs=4):
-    """What a worker that keeps its descriptors had, and the loader, which has what it had."""
-    for epoch in range(1, epochs + 1):
-        yield Footprint(epoch, "loader", 200 << 20, 20, 4)
-        yield Footprint(epoch, "worker 0", (100 + epoch) << 20, 10 + 8 * epoch, 1)
-
-
 RUN = Run(
     began="2026-01-02T03:04:05+00:00", duration=6.7, command="pytest -q", seed=8, commit="9" * 40
 )
@@ -83,14 +76,12 @@ EVERYTHING = replace(
     items=(
         *MIXED.items,
         failed(test="b.py::other", check="hung-read", verdict="hung", timeline=events()),
-        failed(
-            test="b.py::other", check="persistent-workers", verdict="leaked", usage=tuple(growing())
-        ),
+        failed(test="b.py::other", check="persistent-workers", verdict="leaked"),
         failed(test="b.py::other", check="pickles", status="xfailed"),
         item(test="c.py::third", status="flaky"),
     ),
 )
-"""With every status, a timeline and measured resources."""
+"""With every status, and a timeline."""
 
 
 def large(tests=28, checks=36):

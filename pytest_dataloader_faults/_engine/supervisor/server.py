@@ -57,7 +57,6 @@ from pytest_dataloader_faults._engine.system.temporary import AnonymousFile, Sha
 from pytest_dataloader_faults.outcomes.refusals import FileHistory
 from pytest_dataloader_faults.wire import Firing
 
-
 _SHORTAGES = (errno.EMFILE, errno.ENFILE)
 _NO_DESCRIPTOR = (
     "the supervisor (pid {pid}) has no file descriptor left [{name}, its limit of {limit}], so some"

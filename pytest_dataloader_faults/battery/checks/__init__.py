@@ -5,6 +5,7 @@ A check gets the workload of the fault-free run. It yields scenarios, or raises 
 
 from __future__ import annotations
 
+import fnmatch
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -61,7 +62,12 @@ GROUPS = {
         "truncated-file",
         "read-error",
         "listing-order",
-    )
+    ),
+    "files": tuple(check.name for check in FILES),
+    "listings": tuple(check.name for check in LISTINGS),
+    "writes": (writes.write_error.name,),
+    "network": tuple(check.name for check in network.NETWORK),
+    "ranks": tuple(check.name for check in RANKS),
 }
 """Names for several checks. ``quick`` has those that find most of what all of them find in the
 classes of docs/evidence/datasets.md, for a part of the time; tests/battery/test_quick.py counts it.
@@ -150,7 +156,7 @@ def put_back(checks: Iterable[Check]) -> None:
 
 
 def names_of_checks(argument: str, names: str | Iterable[str]) -> set[str]:
-    """*names* as a set; each must be a check's, or that of a group.
+    """*names* as a set; each must be a check's, that of a group, or a glob for names of checks.
 
     A text may have several, between commas.
     """
@@ -165,9 +171,19 @@ def names_of_checks(argument: str, names: str | Iterable[str]) -> set[str]:
             f"{argument}={names!r} must name one or more checks, for example 'pickles, open-error'"
         )
         raise InvalidArgumentError(message)
-    checks = {each for name in parsed_names for each in GROUPS.get(name, (name,))}
+    checks = {each for name in parsed_names for each in _expand(argument, name)}
     require_checks(argument, checks)
     return checks
+
+
+def _expand(argument: str, name: str) -> Iterable[str]:
+    """The checks of a group, or those that match a glob; else *name* itself."""
+    if not set(name) & set("*?["):
+        return GROUPS.get(name, (name,))
+    if not (matching := fnmatch.filter(CHECKS, name)):
+        message = f"{argument} contains {name!r}, which matches no check: {', '.join(CHECKS)}"
+        raise InvalidArgumentError(message)
+    return matching
 
 
 def require_checks(argument: str, names: Iterable[str]) -> None:
