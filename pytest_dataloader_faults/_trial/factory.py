@@ -281,7 +281,8 @@ def _call(module: Any, method: str, *arguments: str) -> Any:
     except (Exception, SystemExit) as error:
         name = f"{type(module).__name__}.{method}({', '.join(map(repr, arguments))})"
         text = indent_rest(text_of(error))
-        message = f"{name} raised {type(error).__name__}: {text}, although no fault was armed"
+        why = f"{type(error).__name__}: {text}. No fault was armed yet, so fix this first"
+        message = f"{name} raised {why}"
         raise UnusableDatasetError(message) from error
 
 

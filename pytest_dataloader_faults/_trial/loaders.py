@@ -230,8 +230,8 @@ def _call_factory(make_dataset: Callable[[], Any]) -> Any:
     except USERS_ERRORS as error:
         reraise_own_error(error)
         text = f"{type(error).__name__}: {indent_rest(text_of(error))}{_place_of(error)}"
-        note = _pyfakefs_note(error)
-        message = f"{name_of(make_dataset)}() raised {text}, although no fault was armed{note}"
+        why = f"No fault was armed yet, so fix this first{_pyfakefs_note(error)}"
+        message = f"{name_of(make_dataset)}() raised {text}. {why}"
         raise UnusableDatasetError(message) from error
     _require_class(result)
     if isinstance(result, type) or not _is_usable(result):

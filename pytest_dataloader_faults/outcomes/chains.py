@@ -155,6 +155,12 @@ def is_raised_on_purpose(text: str) -> bool:
     return not sources or _HOW.search(text) is not None or sources[-1].startswith("raise")
 
 
+def ends_at_raise(text: str) -> bool:
+    """Whether the last frame of *text* shows a ``raise`` statement."""
+    sources = [line.strip() for line in text.splitlines() if _SOURCE.match(line)]
+    return bool(sources) and sources[-1].startswith("raise")
+
+
 def exception_lines(text: str) -> str:
     """The lines of *text* that belong to exceptions rather than to the frames of a traceback."""
     # Only \n ends a line of a traceback; what else ends lines may be in a file's name.

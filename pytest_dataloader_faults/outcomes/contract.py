@@ -119,9 +119,7 @@ class Verdict(StrEnum):
         1,
         Cause(
             "raises an error that hides its cause",
-            fix=(
-                "chain the error to the original one (raise ... from error), or name the file in it"
-            ),
+            fix=("name the file in the error, or raise it from the original one, if there is one"),
         ),
     )
     POISONED = (

@@ -12,7 +12,12 @@ from pytest_dataloader_faults.outcomes.agreement import EXACT, Comparison
 from pytest_dataloader_faults.outcomes.contract import Finding, Verdict
 from pytest_dataloader_faults.outcomes.records import TrialFacts
 from pytest_dataloader_faults.outcomes.stages import DONE
-from pytest_dataloader_faults.outcomes.text import pluralize, printable, printable_lines
+from pytest_dataloader_faults.outcomes.text import (
+    pluralize,
+    printable,
+    printable_lines,
+    was_or_were,
+)
 from pytest_dataloader_faults.wire import Note, register
 
 _MOST = 200
@@ -285,9 +290,8 @@ class Exploration(Shown):
         total = sum(self.verdicts.values())
         conclusive = total - self.verdicts[Verdict.NOT_EXERCISED.value]
         shrinking = "" if self.examples is None else f", {self.trials - total} more to shrink one"
-        lines = [
-            f"{pluralize(total, 'example')} tried{shrinking}; {conclusive} of them were conclusive"
-        ]
+        tried = f"{pluralize(total, 'example')} tried{shrinking}"
+        lines = [f"{tried}; {conclusive} of them {was_or_were(conclusive)} conclusive"]
         lines += [f"  {verdict}: {count}" for verdict, count in self.verdicts.most_common()]
         if self.comparison != EXACT:
             lines.append(f"  samples were compared by {self.comparison}")

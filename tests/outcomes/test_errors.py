@@ -258,7 +258,10 @@ def test_an_error_about_a_program_that_met_the_fault_is_clear(program, message, 
     assert (finding is None) == is_clear
 
 
-@rows(("exitcode", "says"), [(BUS, "os.path.getsize"), (-signal.SIGSEGV, "chain the error")])
+@rows(
+    ("exitcode", "says"),
+    [(BUS, "os.path.getsize"), (-signal.SIGSEGV, "name the file in the error")],
+)
 def test_a_death_in_a_mapping_is_not_fixed_by_another_message(exitcode, says):
     outcome = _outcome(TRUNCATED, "openat", exitcode, SHADOWS[0])
     cause = likely_cause(outcome, judge_trial(outcome, map_reference()), ordinary(Pass(EPOCH_1)))
@@ -367,3 +370,46 @@ def test_a_page_that_the_disk_cannot_deliver_ends_the_constructor(fault, phase, 
     finding = judge_trial(outcome, map_reference())
 
     assert (finding.verdict, finding.library) == ("crashed", library)
+
+
+_AT_RAISE = """Traceback (most recent call last):
+  File "/home/me/data.py", line 3, in __getitem__
+    raise ValueError(text)
+ValueError: Caught ValueError in DataLoader worker process 0.
+ValueError: {}
+"""
+
+
+@rows(
+    ("message", "is_clear"),
+    [
+        ("images and masks do not match: ['0040']", True),
+        ("no mask for an image in data/images", True),
+        ("sample 7 is broken", True),
+        ("sample 8 is broken", False),
+        ("7 of 8", False),
+        ("image 00400 is missing", False),
+        ("it is broken", False),
+    ],
+)
+def test_an_error_of_the_user_may_name_the_stem_the_folder_or_the_sample(message, is_clear):
+    error = replace(raised("ValueError", message), text=_AT_RAISE.format(message))
+    (facts,) = fired(ReadError(), path="/home/me/data/images/0040.jpg")
+    facts = replace(facts, firings=tuple(replace(each, sample=7) for each in facts.firings))
+
+    def find(raised):
+        outcome = ordinary(Pass(EPOCH_1, exception=raised), (facts,))
+        return find_unclear_error(outcome, Contract())
+
+    assert (find(error) is None) == is_clear
+    assert find(replace(error, library="a library")) is not None
+
+
+def test_an_image_that_opencv_did_not_read_has_its_own_fix():
+    message = "OpenCV(4.11.0) color.cpp:199: error: (-215:Assertion failed) !_src.empty() in f"
+    error = replace(raised("error", message), text=f"cv2.error: {message}")
+    (facts,) = fired(faults.OpenError())
+    outcome = ordinary(Pass(EPOCH_1, exception=error), (facts,))
+    finding = find_unclear_error(outcome, Contract())
+    assert finding.sentence.startswith("cv2.error does not say that")
+    assert "cv2.imread returned None" in finding.cause.fix

@@ -167,7 +167,9 @@ def _compare_partial(
     requested = list(batch.keys or ())
     sentence = f"batch {place} does not contain the requested samples {requested}"
     if batch.is_whole:
-        yield _mismatch(Wrong.DIFFERS, sentence)
+        names = join_some(requested, _SHOWN)
+        text = f"batch {place} differs from the reference as a whole (samples {names})"
+        yield _mismatch(Wrong.DIFFERS, text)
     absent = sorted(requested, key=lambda key: key in allowed.missing)
     for number, sample in enumerate(batch.samples):
         owners = (key for key in absent if key in samples and samples[key].digest == sample.digest)

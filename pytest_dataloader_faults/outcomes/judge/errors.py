@@ -146,6 +146,23 @@ _IN_VAIN = ("Empty", "TimeoutError")
 """The user's own thread waited for what another one lost: ``queue.Empty`` is such an error."""
 _EMPTY_IMAGE = re.compile(r"^cv2\.error: .*\bempty\(\)", re.MULTILINE)
 """After ``cv2.imread``, which returns None if it cannot read a file."""
+_UNREAD_IMAGE = Cause(
+    Verdict.FAILED_UNCLEARLY.usual_cause.phrase,
+    "cv2.imread returns None for a file that it cannot read, and the code went on with that. Check"
+    " what it returns, and raise OSError(path)",
+    overrides=True,
+    fix="check whether cv2.imread returned None, and raise OSError(path) if it did",
+)
+_READER = re.compile(
+    r"^\s+.*\b((?:np|numpy)\.(?:load|fromfile|loadtxt|genfromtxt|memmap)|(?:torch|pickle|json)\.load"
+    r"|scipy\.io\.\w+\.read|wavfile\.read|sqlite3\.\w+)\(",
+    re.MULTILINE,
+)
+"""A function in the source of a frame that reads a file, and whose errors do not name it."""
+_OF_READER = ". {}() does not name the file: catch its error, and raise OSError(path) from error"
+_SAMPLE = r"(?i:sample|index|idx|item|record|row|example|entry|element|#)\W{0,3}"
+_LEAST_STEM = 3
+"""A shorter stem is in a message by chance, such as the 1 of 1.jpg."""
 _SILENT = ("SystemExit", "KeyboardInterrupt")
 _FROM_WORKER = "in DataLoader worker process"
 """In the message of each exception that torch raises for a worker."""
@@ -162,14 +179,21 @@ def find_unclear_error(outcome: TrialFacts, contract: Contract) -> Finding | Non
         return Finding(Verdict.FAILED_UNCLEARLY, sentence, _cause_of_death(outcome, death))
     happened = occurrences(outcome.faults)
     text = _visible_text(raised)
-    is_clear = error_text.explains_fault(text, happened) or _reports_program(outcome, text)
+    is_clear = (
+        error_text.explains_fault(text, happened)
+        or _reports_program(outcome, text)
+        or _names_sample(outcome, raised)
+    )
     if not (outcome.deaths or is_clear):
         printed = dropped_batch_cause(outcome) or last_printed_error(outcome)
         printed = printed or (_WROTE_BEYOND_END if lengthens_data(outcome) else "")
-        sentence = f"{raised.type} does not say that {_describe_occurrences(happened)}"
+        name = _class_name(raised)
+        sentence = f"{name} does not say that {_describe_occurrences(happened)}"
         misleading = _describe_misleading_text(raised.text, happened)
-        if raised.type == _RECURSION:
-            return Finding(Verdict.FAILED_UNCLEARLY, sentence + misleading, _RECURSES)
+        is_unread = _is_of_unread_image(raised)
+        if is_unread or raised.type == _RECURSION:
+            cause = _UNREAD_IMAGE if is_unread else _RECURSES
+            return Finding(Verdict.FAILED_UNCLEARLY, sentence + misleading, cause)
         advice = printed or _advice(raised, happened, elsewhere=_is_elsewhere(outcome))
         return Finding(
             Verdict.FAILED_UNCLEARLY, sentence + misleading + advice, library=_library_of(raised)
@@ -178,6 +202,36 @@ def find_unclear_error(outcome: TrialFacts, contract: Contract) -> Finding | Non
         sentence = f"{raised.type} does not name the file, as the contract promises (names_file)"
         return Finding(Verdict.FAILED_UNCLEARLY, sentence)
     return None
+
+
+def _class_name(raised: Raised) -> str:
+    """The name of its class; with its module if that is lower-case, as for ``cv2.error``."""
+    head = re.search(rf"^((?:\w+\.)+{raised.type})\b", raised.text, re.MULTILINE)
+    return head[1] if head and raised.type.islower() else raised.type
+
+
+def _is_of_unread_image(raised: Raised) -> bool:
+    """Whether the code went on with the None that ``cv2.imread`` returns for an unreadable file."""
+    is_none = "'NoneType'" in raised.message and "cv2." in raised.text
+    return is_none or _EMPTY_IMAGE.search(raised.text) is not None
+
+
+def _names_sample(outcome: TrialFacts, raised: Raised) -> bool:
+    """Whether the user raised an error that names the file's stem, its folder or the sample."""
+    happened = occurrences(outcome.faults)
+    is_of_user = not raised.library and chains.ends_at_raise(raised.text)
+    if not is_of_user or error_text.find_other_cause(raised.text, happened):
+        return False
+    lines = chains.chained_lines(raised.text).split("\n")
+    text = "\n".join(line for line in lines if _FROM_WORKER not in line)
+    firings = [firing for each in outcome.faults for firing in each.firings]
+    paths = {firing.path for firing in firings if firing.path}
+    names = {os.path.splitext(os.path.basename(path))[0] for path in paths}
+    names = {name for name in names if len(name) >= _LEAST_STEM}
+    names |= {"/".join(os.path.dirname(path).split("/")[-2:]) for path in paths}
+    samples = {firing.sample for firing in firings if firing.sample is not None}
+    words = [*map(re.escape, names), *(f"{_SAMPLE}{number}" for number in samples)]
+    return any(re.search(rf"(?<!\w){each}(?!\w)", text) for each in words)
 
 
 def _library_of(raised: Raised) -> str:
@@ -300,10 +354,14 @@ def _advice(raised: Raised, happened: list[error_text.Occurrence], *, elsewhere:
     is_of_read = any(isinstance(each.fault, faults.ReadError) for each in happened)
     if is_of_read and not identifiers and not chains.is_raised_on_purpose(raised.text):
         return _OF_STARTED_PROCESS if elsewhere else _DROPPED_BY_READER
+    is_single = chains.has_single_exception(raised.text)
+    reader = _READER.findall(raised.text)
+    if reader and is_single and not is_of_read and not chains.ends_at_raise(raised.text):
+        return _OF_READER.format(reader[-1])
     chain = _RAISE_FROM if any(each.path for each in happened) else _CHAIN
     has_original = any(each.fault.errno and not each.is_of_folder for each in happened)
     advice = chain if has_original else _SAY_WHAT
-    if not identifiers and chains.has_single_exception(raised.text):
+    if not identifiers and is_single:
         starts = any(_START.fullmatch(each.call) for each in happened)
         advice = _NO_ORIGINAL if is_of_read else _NO_START if starts else advice
     missing = (

@@ -52,8 +52,8 @@ def explain(
 
 
 def _evidence(outcome: TrialFacts, finding: Finding) -> Iterator[str]:
-    for facts in outcome.faults:
-        yield from _describe_fault(facts)
+    for block in dict.fromkeys(tuple(_describe_fault(facts)) for facts in outcome.faults):
+        yield from block
     if hidden := fault_facts.unobserved_operations(outcome.workers):
         yield f"not visible to the engine: {hidden}"
     shared = fault_facts.shared_offset_files(outcome.workers)
@@ -69,7 +69,8 @@ def _evidence(outcome: TrialFacts, finding: Finding) -> Iterator[str]:
     yield from (f"death: {each} (pid {each.pid})" for each in outcome.deaths)
     if outcome.exception is not None:
         yield "error:"
-        yield from _limit_lines(exception_lines(outcome.exception.text).split("\n"))
+        lines = exception_lines(outcome.exception.text).split("\n")
+        yield from _limit_lines([line for line, _ in itertools.groupby(lines)])
     if outcome.end.stacks and finding.verdict in (Verdict.HUNG, Verdict.POISONED):
         yield from _describe_stacks(outcome.end.stacks)
     # torch prints some errors, in a queue's feeder thread or before the fetch loop, and drops them.
