@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import time
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
@@ -117,10 +118,12 @@ class Batteries:
         call: Hashable,
         expected_failures: Mapping[str, str],
         reproduce: str,
+        announce: Callable[[float], object] = bool,
     ) -> tuple[CheckResult, bool]:
         """The result of the check *name*, and whether the dataset works without a fault at all.
 
-        *call* is equal for all items of a test with the same parameters.
+        *call* is equal for all items of a test with the same parameters. *announce* is called
+        before the first of them, with the seconds that the fault-free runs took.
         """
         expected = expected_failures.get(name)
         check = partial(run_check, name=name, expected=expected, reproduce=reproduce)
@@ -137,7 +140,10 @@ class Batteries:
             # Hangs are at the same lines, whatever the files and the settings are.
             hangs = kept.battery.hangs if kept else None
             is_shared = kept.is_shared if kept else None
+            began = time.monotonic()
             battery = Battery(make_dataset, settings, hangs=hangs)
+            if kept is None:
+                announce(time.monotonic() - began)
         run = battery.fault_free_run
         if run.unusable_reason and name != WORKERS_AGREE:
             return _failure_without_fault(battery, name, expected_failures, reproduce), False

@@ -37,6 +37,7 @@ _NO_FILE = "neither its constructor nor its workers read a data file"
 _EMPTY = "the files that its constructor and its workers read are empty"
 _NOT_IN_MAIN = "only its workers read data files"
 NEEDS_REAL_FILES = "it needs real files, but pyfakefs replaces them"
+_OUTSIDE = "it writes outside the trial's own folder: pass lambda folder: MyDataset(..., folder)"
 _TAKE_FOLDER = "Let make_dataset take a folder, and write to files in it"
 
 _FILE_SETS: Mapping[str, str] = {
@@ -281,12 +282,14 @@ class Workload:
         if written := [path for path, counts in items if counts.writes]:
             return NotApplicable(
                 f"its workers write {min(written)}, but writes only fail in the trial's own folder."
-                f" {_TAKE_FOLDER}"
+                f" {_TAKE_FOLDER}",
+                _OUTSIDE,
             )
         if self.cached:
             return NotApplicable(
                 "its workers found the files that the fault-free run had written, and wrote no"
-                f" file. {_TAKE_FOLDER}"
+                f" file. {_TAKE_FOLDER}",
+                _OUTSIDE,
             )
         require_real_files()
         return NotApplicable("its workers write no file")

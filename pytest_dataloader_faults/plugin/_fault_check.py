@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shlex
 import sys
@@ -42,7 +43,7 @@ from pytest_dataloader_faults.plugin._options import (
     runs_check,
     typed_options,
 )
-from pytest_dataloader_faults.plugin._report import BASELINE
+from pytest_dataloader_faults.plugin._report import BASELINE, write_line
 from pytest_dataloader_faults.report.model import FAILED, WARNED
 from pytest_dataloader_faults.report.model import NOT_RUN as NOT_RUN_STATUS
 
@@ -51,6 +52,8 @@ if TYPE_CHECKING:
 
 _batteries = pytest.StashKey[Batteries]()
 _is_prepared = pytest.StashKey[bool]()
+_SHARE, _LONG = 0.6, 30.0
+"""What a check takes on average, in units of the fault-free runs; seconds that are announced."""
 _SECOND_CALL = (
     "a test can call fault_check once. Write one test per dataset, or pass them as parameters:"
     ' @pytest.mark.parametrize("make_dataset", [make_train, make_val])'
@@ -150,7 +153,25 @@ class FaultCheck:
             call=call,
             expected_failures=self._expected_failures,
             reproduce=_command_for(self._node),
+            announce=self._announce,
         )
+
+    def _announce(self, seconds: float) -> None:
+        """Say how long the checks of this test will take, if that is long.
+
+        *seconds*: how long its fault-free runs took.
+        """
+        test, plugins = test_of(self._node), self._node.config.pluginmanager
+        items = filter(runs_check, self._node.session.items)
+        count = sum(test_of(item) == test for item in items)
+        estimate = _SHARE * seconds * count
+        reporter, capture = map(plugins.getplugin, ("terminalreporter", "capturemanager"))
+        if estimate < _LONG or reporter is None or reporter.verbosity < 0:
+            return
+        with capture.global_and_fixture_disabled() if capture else contextlib.nullcontext():
+            reporter.ensure_newline()
+            text = f"dataloader-faults: {test}: {count} checks will take about {estimate:.0f} s"
+            write_line(reporter, text)
 
     def require_called(self) -> None:
         """Fail a test that never called its check, because such a test shows nothing."""

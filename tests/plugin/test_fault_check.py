@@ -10,6 +10,31 @@ from support.suites import REPORT, failures_of, results_of
 
 pytestmark = pytest.mark.usefixtures("engine")
 
+SLOW = """
+import time
+
+from support.plugin_datasets import Numbers
+
+class Slow(Numbers):
+    def __getitem__(self, index):
+        time.sleep(0.5)
+        return super().__getitem__(index)
+
+def test_slow(fault_check):
+    try:
+        fault_check(Slow)
+    finally:
+        raise KeyboardInterrupt
+"""
+
+
+def test_the_first_check_says_how_long_all_will_take(suite):
+    result = suite.run(SLOW)
+    assert result.ret == pytest.ExitCode.INTERRUPTED
+    line = "dataloader-faults: test_inner.py::test_slow: 2? checks will take about * s"
+    result.stdout.fnmatch_lines([line])
+
+
 SUITE = """
 import pytest
 from support.datasets import Records, RecordStream

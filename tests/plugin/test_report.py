@@ -284,6 +284,27 @@ def test_a_crashed_process_of_xdist_loses_nothing_that_was_finished(suite):
     }
 
 
+KILLED = """
+import os
+import signal
+
+def test_files(fault_check):
+    fault_check(list)
+
+def test_zz_killed():
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_a_run_that_is_killed_keeps_what_it_found(suite):
+    reports = [f"--dataloader-faults-report={name}" for name in ("r.json", "r.html")]
+    suite.run(KILLED, "--dataloader-faults-only=pickles", *reports)
+    assert results_of(suite.path) == {"files": {"pickles": "failed not_exercised"}}
+    (run,) = json.loads((suite.path / "r.json").read_text())["runs"]
+    assert not run["is_complete"]
+    assert "ended early" in (suite.path / "r.html").read_text()
+
+
 def test_ids_have_no_group_of_xdist():
     item = SimpleNamespace(
         parent=SimpleNamespace(nodeid="a.py"), name="test_b[x]", nodeid="a.py::test_b[x]@one"

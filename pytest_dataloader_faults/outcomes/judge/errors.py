@@ -154,8 +154,7 @@ _UNREAD_IMAGE = Cause(
     fix="check whether cv2.imread returned None, and raise OSError(path) if it did",
 )
 _READER = re.compile(
-    r"^\s+.*\b((?:np|numpy)\.(?:load|fromfile|loadtxt|genfromtxt|memmap)|(?:torch|pickle|json)\.load"
-    r"|scipy\.io\.\w+\.read|wavfile\.read|sqlite3\.\w+)\(",
+    r"^\s+.*\b((?:np|numpy)\.(?:load|loadtxt|genfromtxt|memmap)|(?:torch|pickle|json)\.load)\(",
     re.MULTILINE,
 )
 """A function in the source of a frame that reads a file, and whose errors do not name it."""
@@ -217,14 +216,18 @@ def _is_of_unread_image(raised: Raised) -> bool:
 
 
 def _names_sample(outcome: TrialFacts, raised: Raised) -> bool:
-    """Whether the user raised an error that names the file's stem, its folder or the sample."""
+    """Whether the user raised an error that names the file's stem, its folder or the sample.
+
+    That explains a bad file, but not a lack of memory, of threads or of descriptors.
+    """
     happened = occurrences(outcome.faults)
     is_of_user = not raised.library and chains.ends_at_raise(raised.text)
     if not is_of_user or error_text.find_other_cause(raised.text, happened):
         return False
     lines = chains.chained_lines(raised.text).split("\n")
     text = "\n".join(line for line in lines if _FROM_WORKER not in line)
-    firings = [firing for each in outcome.faults for firing in each.firings]
+    of_files = (each for each in outcome.faults if faults.has_files(each.fault))
+    firings = [firing for each in of_files for firing in each.firings if firing.path]
     paths = {firing.path for firing in firings if firing.path}
     names = {os.path.splitext(os.path.basename(path))[0] for path in paths}
     names = {name for name in names if len(name) >= _LEAST_STEM}
@@ -350,14 +353,14 @@ def _advice(raised: Raised, happened: list[error_text.Occurrence], *, elsewhere:
     """What to do about the error; *elsewhere*: whether another process met the faults."""
     if advice := _advice_by_error(raised, happened, elsewhere=elsewhere):
         return advice
+    is_single = chains.has_single_exception(raised.text)
+    reader = _READER.findall(raised.text)
+    if reader and is_single and raised.library:
+        return _OF_READER.format(reader[-1])
     identifiers = {_identifier_of(each.path) for each in happened if each.path} - {_FILE_PATH}
     is_of_read = any(isinstance(each.fault, faults.ReadError) for each in happened)
     if is_of_read and not identifiers and not chains.is_raised_on_purpose(raised.text):
         return _OF_STARTED_PROCESS if elsewhere else _DROPPED_BY_READER
-    is_single = chains.has_single_exception(raised.text)
-    reader = _READER.findall(raised.text)
-    if reader and is_single and not is_of_read and not chains.ends_at_raise(raised.text):
-        return _OF_READER.format(reader[-1])
     chain = _RAISE_FROM if any(each.path for each in happened) else _CHAIN
     has_original = any(each.fault.errno and not each.is_of_folder for each in happened)
     advice = chain if has_original else _SAY_WHAT
