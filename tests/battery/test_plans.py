@@ -135,15 +135,14 @@ def test_halfway_is_that_of_the_busiest_worker(reads, nth, real):
     assert _plan("read-error", _workload(real, *files)) == [(faults.ReadError(A, nth=nth),)]
 
 
-def test_each_read_is_cut_in_two_ways(real):
-    two = _workload(real, {A: FileCounts(1, 4, 8)})
-    short_reads = _workload(real, {A: FileCounts(1, 4, 7)})
+@rows(("longest", "cut"), [(0, 0.5), (25, 0.5), (26, 25)])
+def test_only_reads_that_are_longer_than_others_are_cut(longest, cut, real):
+    """A reader may check the length of its short header, but not of the rest."""
+    counts = FileCounts(1, 4, 100, longest=2, longest_bytes=longest)
 
-    assert _titles("short-read", two) == ["half of each read", "reads of 2 bytes at most"]
-    by_halves, to_mean = _plan("short-read", two)
-    assert by_halves == (faults.ShortRead(A, max_bytes=0.5),)
-    assert to_mean == (faults.ShortRead(A, max_bytes=2),)
-    assert _titles("short-read", short_reads) == ["half of each read"]
+    assert _plan("short-read", _workload(real, {A: counts})) == [
+        (faults.ShortRead(A, max_bytes=cut),)
+    ]
 
 
 @rows(("reads", "step"), [(1000, None), (1001, 3), (1999, 3), (4000, 9)])

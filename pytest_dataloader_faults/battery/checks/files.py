@@ -232,14 +232,13 @@ def _require_long_read(workload: Workload, outcome: Outcome) -> None:
 )
 @for_each_kind
 def short_read(files: Workload) -> Iterator[Scenario]:
-    """Two ways, because a reader may check the length of its short header, but not of the rest.
+    """Long reads only, because a reader may check the length of its short header, but not the rest.
 
-    With halves, a reader that continues needs few calls, however long the read is.
+    If no read is longer than others, each is halved: then a reader that continues needs few calls.
     """
-    yield Scenario(faults=_shorten(files, HALF), title="half of each read")
-    if (mean := files.mean_read) > 1:
-        title = f"reads of {pluralize(mean, 'byte')} at most"
-        yield Scenario(faults=_shorten(files, mean), title=title)
+    longest = files.longest_read[1].longest_bytes if files.longest_read else 0
+    most = mean if (mean := files.mean_read) < longest else HALF
+    yield Scenario(faults=_shorten(files, most))
 
 
 def _require_descriptor(workload: Workload, outcome: Outcome) -> None:
