@@ -5,8 +5,8 @@
     python benchmarks --quick ...      fewer rounds; it prints the tables and keeps nothing
     python benchmarks --page           measure nothing: only write the page again
 
-prints the tables, and writes docs/evidence/performance.json and from it and performance.in the
-page docs/evidence/performance.md. It measures the package that Python finds.
+prints the tables, and writes docs/evidence/performance.json and from it and performance.in a
+section of docs/evidence/environments.md. It measures the package that Python finds.
 """
 
 from __future__ import annotations

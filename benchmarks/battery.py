@@ -81,8 +81,8 @@ def trials(rounds: int) -> Table:
             "the battery, by the fixture", few_rounds, time_epochs, lambda: _by_fixture(folder)
         )
         alone, two = (clock(lambda n=n: _seconds_of_items(folder, n)) for n in (0, 2))
-        table.compare("the same, all of pytest's run", few_rounds, time_epochs, alone)
-        table.compare("pytest -n 2, all of its run", few_rounds, time_epochs, two)
+        table.compare("the whole pytest run", few_rounds, time_epochs, alone)
+        table.compare("the whole run of pytest -n 2", few_rounds, time_epochs, two)
     return table
 
 

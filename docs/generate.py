@@ -10,9 +10,9 @@ comment on the line before a block says what the block is:
     <!-- output: COMMAND -->    it shows COMMAND and what it prints; this script writes it
     <!-- tree: FOLDER -->       it lists the folders of modules below FOLDER; this script writes it
     <!-- fragment: REASON -->   it is not run, for that reason
-    <!-- module: NAME -->       it is a module that the two below import
-    <!-- fails: CHECK -->       tests/battery/test_fix_a_failure.py runs that check on it
-    <!-- passes: CHECK -->      the same, but it passes
+    <!-- module: NAME -->       it is a module that changes import
+    <!-- change: CHECK ... -->  it is code that fails, and what to change so that it passes;
+                                tests/battery/test_fix_a_failure.py runs the check on both
 
 A Python block without a comment is run as a script. A test file that no COMMAND names is run with
 pytest at the end, and any other Python file that no COMMAND names as a script. Nothing shows what
@@ -34,7 +34,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-_MARK = re.compile(r"<!-- (file|output|tree|fragment|module|fails|passes): (.*) -->")
+_MARK = re.compile(r"<!-- (file|output|tree|fragment|module|change): (.*) -->")
 _HEADER = re.compile(r"(platform|rootdir|configfile|plugins|cachedir)[ :]")
 _NOT_INHERITED = ("PYTEST_", "PYTHONSAFEPATH", "PYTHONWARNINGS", "CI", "BUILD_NUMBER", "TOX_")
 _RUN_SCRIPTS = """

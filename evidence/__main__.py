@@ -17,7 +17,7 @@ PARTS = {
     },
     **{
         name: f"pages.{name}"
-        for name in "adoption compatibility corpus datasets environments readers".split()
+        for name in "compatibility corpus datasets environments readers".split()
     },
     "compare": "record.compare",
     "unhurt": "chaos.unhurt",

@@ -68,7 +68,7 @@ def test_a_file_that_is_really_shorter_has_the_same_effect(tmp_path):
     }
 
 
-PAGE = ROOT / "docs/evidence/readers.md"
+PAGE = ROOT / "docs/explanation/why.md"
 FAULTS = {
     "connection refused": ConnectError(),
     "reset before the response": ConnectionReset(),
@@ -94,7 +94,7 @@ def _urls(tmp_path_factory):
 
 def _table():
     """The rows of the page: what each reader does, by fault."""
-    section = PAGE.read_text("utf-8").partition("## Readers of servers\n")[2].partition("\n## ")[0]
+    section = PAGE.read_text("utf-8").partition("### Readers of servers\n")[2].partition("\n## ")[0]
     lines = [
         line.strip("| ").split(" | ") for line in re.findall(r"^\|.*\|$", section, re.MULTILINE)
     ]

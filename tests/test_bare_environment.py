@@ -13,7 +13,7 @@ from support.scripts import load_script
 generate = load_script("docs/generate.py")
 
 
-PAGES = ["README.md", "docs/tutorial/first_fault.md", "docs/how-to/use-pyfakefs.md"]
+PAGES = ["README.md", "docs/tutorial/first_fault.md", "docs/how-to/inject-into-my-own-loop.md"]
 
 
 def _without_warning(ran):

@@ -42,7 +42,7 @@ def test_each_public_name_is_in_the_built_reference(site):
 @pytest.mark.parametrize(
     ("word", "page"),
     [
-        ("substitut", "reference/api/contract"),
+        ("substitut", "reference/python-api"),
         ("seccomp", "explanation/how-faults-are-injected"),
     ],
 )
@@ -80,7 +80,7 @@ _CUT_OFF = """() => {
 
 
 @pytest.mark.parametrize("width", [360, 1440])
-@pytest.mark.parametrize("name", ["index", "reference/api/search", "evidence/readers"])
+@pytest.mark.parametrize("name", ["index", "reference/python-api", "explanation/why"])
 def test_nothing_is_cut_off(open_page, name, width):
     assert open_page(name, width).evaluate(_CUT_OFF) == []
 
@@ -88,7 +88,7 @@ def test_nothing_is_cut_off(open_page, name, width):
 def test_the_sidebar_groups_the_pages(open_page):
     page = open_page("index", 1440)
     captions = page.locator(".sidebar-tree .caption-text").all_text_contents()
-    assert {"Write the test", "Run it in a project"} <= set(captions)
+    assert {"Write the test", "Use the results"} <= set(captions)
     lists = page.locator(".sidebar-tree > ul").all()
     assert max(each.locator(":scope > li").count() for each in lists) < 12
     assert "pip install pytest-dataloader-faults" in page.locator("article").inner_text()

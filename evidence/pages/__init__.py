@@ -1,4 +1,4 @@
-"""The pages of docs/evidence: each is made from the record of what was tried, and a template.
+"""The pages of docs/evidence: each is made from the records of what was tried, and a template.
 
 A page is generated and not edited. test_pages.py compares it with what its module makes.
 """
@@ -15,11 +15,15 @@ from paths import ROOT
 
 
 class Page:
-    """The page *name*: ``docs/evidence/NAME.md``, its record beside it, its template beside us."""
+    """A page, its record ``docs/evidence/NAME.json``, and its template next to this file.
 
-    def __init__(self, name: str) -> None:
-        self.path = ROOT / f"docs/evidence/{name}.md"
-        self._record = self.path.with_suffix(".json")
+    Attributes:
+        path: The page; ``docs/evidence/NAME.md``, unless *path* is another one.
+    """
+
+    def __init__(self, name: str, path: str = "") -> None:
+        self.path = ROOT / (path or f"docs/evidence/{name}.md")
+        self._record = ROOT / f"docs/evidence/{name}.json"
         self._template = Path(__file__).with_name(f"{name}.in")
 
     def record(self) -> Any:
@@ -30,6 +34,20 @@ class Page:
         """Keep *record* in place of the one before."""
         text = json.dumps(record, indent=1, ensure_ascii=False)
         self._record.write_text(text + "\n", encoding="utf-8")
+
+    def write(self, text: str) -> None:
+        """Write the whole page, or, if *text* begins with ``## ``, that section of it."""
+        if text.startswith("## "):
+            old = self.section(text.partition("\n")[0])
+            text = self.path.read_text(encoding="utf-8").replace(old, text)
+        self.path.write_text(text, encoding="utf-8")
+
+    def section(self, heading: str) -> str:
+        """The section of the page below *heading*, up to the next one of its level."""
+        text = self.path.read_text(encoding="utf-8")
+        _, begin, after = text.partition(f"{heading}\n")
+        rest, following, _ = after.partition("\n## ")
+        return begin + rest + ("\n" if following else "")
 
     def text(self, **fields: Any) -> str:
         """The template, with *fields* in their places."""

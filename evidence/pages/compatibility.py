@@ -1,8 +1,8 @@
-"""Keep what a run of the suite on one Python and one torch found, and write the page about all.
+"""Keep what a run of the suite on one Python and one torch found.
 
     tox -e py313                             runs the suite, and writes .tox/py313/suite.xml
     PYTHON evidence compatibility SUITE.xml  asks README's battery by PYTHON, and keeps both results
-    python evidence compatibility --page     writes the page only
+    python evidence environments --page      writes the page, which also has the environments
 
 After SUITE.xml may come files of tests that failed, were mended, and ran again: theirs count.
 """
@@ -34,12 +34,12 @@ REFERENCE = ("3.11", "2.13")
 _ROUNDS = 2
 
 
-def page(pairs: list[dict[str, Any]]) -> str:
-    """The page about what is kept: a pair of Python and torch each, the oldest Python first."""
-    return PAGE.text(
-        suites="\n".join(_suite_row(pair) for pair in pairs),
-        batteries="\n".join(_battery_row(pair, _reference(pairs)) for pair in pairs),
-    )
+def fields(pairs: list[dict[str, Any]]) -> dict[str, str]:
+    """The rows of the page: a pair of Python and torch each, the oldest Python first."""
+    return {
+        "suites": "\n".join(_suite_row(pair) for pair in pairs),
+        "batteries": "\n".join(_battery_row(pair, _reference(pairs)) for pair in pairs),
+    }
 
 
 def _reference(pairs: list[dict[str, Any]]) -> dict[str, Any]:
@@ -59,11 +59,6 @@ def _suite_row(pair: dict[str, Any]) -> str:
 
 def _battery_row(pair: dict[str, Any], reference: dict[str, Any]) -> str:
     battery, usual = pair["battery"], reference["battery"]
-    deviations = [
-        f"`{check}`: {verdict}, there {usual['verdicts'].get(check)}"
-        for check, verdict in battery["verdicts"].items()
-        if verdict != usual["verdicts"].get(check)
-    ]
     ratio = battery["seconds"] / usual["seconds"]
     cells = [
         pair["python"],
@@ -71,7 +66,6 @@ def _battery_row(pair: dict[str, Any], reference: dict[str, Any]) -> str:
         f"`{battery['start_method']}`",
         f"{battery['seconds']:.1f} s",
         f"{ratio:.1f}",
-        "; ".join(deviations) or "none",
     ]
     return f"| {' | '.join(cells)} |"
 
@@ -141,12 +135,10 @@ def _verdict(case: ET.Element) -> str:
 
 
 def main() -> None:
-    """Keep what is found, if a file is named, and write the page."""
-    if suites := [Path(name) for name in sys.argv[1:] if name != "--page"]:
-        pair = measure(suites)
-        other_pairs = [each for each in PAGE.record() if _key(each) != _key(pair)]
-        PAGE.keep(sorted([*other_pairs, pair], key=_key))
-    PAGE.path.write_text(page(PAGE.record()), encoding="utf-8")
+    """Keep what is found."""
+    pair = measure([Path(name) for name in sys.argv[1:]])
+    other_pairs = [each for each in PAGE.record() if _key(each) != _key(pair)]
+    PAGE.keep(sorted([*other_pairs, pair], key=_key))
 
 
 def _key(pair: dict[str, Any]) -> tuple[list[int], str]:

@@ -7,9 +7,8 @@ writes the page from tests/support/corpus. That the battery says so is tested by
 
 from __future__ import annotations
 
-import re
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 
 from pages import Page
 from pytest_dataloader_faults.battery.checks import CHECKS
@@ -27,8 +26,6 @@ def page() -> str:
         explained=len(BEHAVIOURS),
         excused=len(EXCUSED),
         found="\n".join(_bug_rows()),
-        behaviours="\n".join(_accounts(BEHAVIOURS)),
-        reasons="\n".join(_accounts(EXCUSED)),
     )
 
 
@@ -42,12 +39,5 @@ def _bug_rows() -> Iterator[str]:
         yield f"| `{check}` | {verdict} | {', '.join(bugs[check, verdict])} |"
 
 
-def _accounts(of: Mapping[str, str]) -> Iterator[str]:
-    for entry, name in ENTRIES.items():
-        if entry in of:
-            account = re.sub(r" \([\w/]+\.py::\w+\)", "", of[entry])
-            yield f"| {entry} {name} | {account} |"
-
-
 if __name__ == "__main__":
-    PAGE.path.write_text(page(), encoding="utf-8")
+    PAGE.write(page())

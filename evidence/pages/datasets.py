@@ -28,7 +28,7 @@ from field import Tried, load_all
 from field.audit import AUDIT, Found
 from pages import Page, commit
 from paths import EVIDENCE
-from record.names import current_names
+from record.names import current_name, current_names
 
 PAGE = Page("datasets")
 _LIMIT = 1500
@@ -124,8 +124,6 @@ def page(record: dict[str, Any]) -> str:
         false=judged["false"],
         refused=sum("refused" in row for row in alone.values()),
         table="".join(_rows(alone)),
-        rested=sum("before init" in row for row in alone.values()),
-        before_init="".join(_rows_before_init(alone)),
         **_shared_storage(alone),
         **_part("ranks", of_ranks, RANKS),
         **_part("states", of_states, RESUME),
@@ -148,7 +146,7 @@ def _shared_storage(rows: dict[str, Any]) -> dict[str, Any]:
     group = "shared storage"
     of_group = {key: row[group] for key, row in rows.items() if group in row}
     judged = _count_by_kind(of_group)
-    names = GROUPS[group]
+    names = current_names(GROUPS[group])
     return {
         "shared_classes": len(of_group),
         "shared_applies": sum(bool(row.get("verdicts")) for row in of_group.values()),
@@ -162,8 +160,11 @@ def _shared_storage(rows: dict[str, Any]) -> dict[str, Any]:
 def _rows_by_check(rows: dict[str, Any], checks: list[str]) -> Iterator[str]:
     """A row for each of these *checks*: how many classes it applies to, and which fail it."""
     for check in checks:
-        applies = sum(check not in row.get("not applicable", [check]) for row in rows.values())
-        failing = sum(check in row.get("failed", {}) for row in rows.values())
+        olds = [name for name in GROUPS["shared storage"] if current_name(name) == check]
+        applies = sum(
+            any(old not in row.get("not applicable", olds) for old in olds) for row in rows.values()
+        )
+        failing = sum(any(old in row.get("failed", {}) for old in olds) for row in rows.values())
         yield f"| `{check}` | {applies} | {applies - failing} | {failing} |\n"
 
 
@@ -187,43 +188,22 @@ def audited(key: str, check: str) -> Found | None:
 
 
 def _rows(rows: dict[str, Any]) -> Iterator[str]:
-    """A row for each cause of failures of each class, then those that fail no check."""
-    classes = [
-        (tried_class, rows[key], _causes(key, rows[key]))
-        for key, tried_class in load_all().items()
-        if key in rows
-    ]
-    for tried_class, row, causes in sorted(classes, key=lambda entry: not entry[2]):
-        begin = f"{_name(tried_class, row)} | {_counts(row)}"
-        for cause in causes or [("none", "")]:
+    """A row for each cause of failures of each class, then one of those that fail no check."""
+    sound = []
+    for key, tried_class in load_all().items():
+        if key not in rows:
+            continue
+        begin = _name(tried_class, rows[key])
+        causes = _causes(key, rows[key])
+        sound += [] if causes else [begin]
+        for cause in causes:
             yield f"| {begin} | {' | '.join(cause)} |\n"
-            begin = " | "
+            begin = ""
+    yield f"\nThese fail no check: {'; '.join(sound)}.\n"
 
 
 def _name(tried_class: Tried, row: dict[str, Any]) -> str:
     return f"{tried_class.shown}, {row['version']}"
-
-
-def _counts(row: dict[str, Any]) -> str:
-    """How many checks the class passes, of those that apply and fail or pass."""
-    applied = sum(map(_count_applied, (row, *(row.get(group, {}) for group in _RECORDED))))
-    return f"{applied - len(failed(row))} of {applied}"
-
-
-def _count_applied(row: dict[str, Any]) -> int:
-    return sum(row.get("verdicts", {}).values())
-
-
-def _rows_before_init(rows: dict[str, Any]) -> Iterator[str]:
-    """A row for each class whose files no check reached that arms its fault in the workers."""
-    for key, tried_class in load_all().items():
-        row = rows.get(key, {})
-        if "before init" not in row or "open-error" not in row["not applicable"]:
-            continue
-        count, before_init = _count_applied(row), row["before init"]
-        fails = ", ".join(f"`{name}`" for name in before_init["failed"]) or "none"
-        counts = f"{count} | {count + _count_applied(before_init)}"
-        yield f"| {_name(tried_class, row)} | {tried_class.code} | {counts} | {fails} |\n"
 
 
 def _rows_of_part(rows: dict[str, Any], checks: list[str]) -> Iterator[str]:
@@ -232,15 +212,22 @@ def _rows_of_part(rows: dict[str, Any], checks: list[str]) -> Iterator[str]:
         if key not in rows:
             continue
         row = rows[key]
-        verdicts = " | ".join(_verdict(row, name) for name in checks)
+        verdicts = " | ".join(_verdict(row, name) for name in current_names(checks))
         why = "; ".join(dict.fromkeys(why for why, _ in _causes(key, row) if why))
         yield f"| {_name(tried_class, row)} | {verdicts} | {why} |\n"
 
 
 def _verdict(row: dict[str, Any], check: str) -> str:
-    """What *check* came to, in bold where that is a failure; a dash where it was not asked."""
-    verdict = row.get("by check", {}).get(check, "-").replace("_", " ")
-    return f"**{verdict}**" if check in failed(row) else verdict
+    """What *check* came to, in bold where that is a failure; a dash where it did not run.
+
+    Of several checks that it stands for, one that fails counts first.
+    """
+    olds = [name for name in row.get("by check", {}) if current_name(name) == check]
+    olds.sort(key=lambda old: old not in failed(row))
+    if not olds:
+        return "-"
+    verdict = row["by check"][olds[0]].replace("_", " ")
+    return f"**{verdict}**" if olds[0] in failed(row) else verdict
 
 
 def _causes(key: str, row: dict[str, Any]) -> list[tuple[str, str]]:
@@ -250,8 +237,12 @@ def _causes(key: str, row: dict[str, Any]) -> list[tuple[str, str]]:
     groups: dict[str, list[str]] = {}
     for check in failed(row):
         finding = audited(key, check)
-        groups.setdefault(finding.shown if finding else "**not audited**", []).append(f"`{check}`")
-    return [cell for why, checks in groups.items() for cell in _cells(why, checks)]
+        groups.setdefault(finding.shown if finding else "**not audited**", []).append(check)
+    return [
+        cell
+        for why, checks in groups.items()
+        for cell in _cells(why, [f"`{name}`" for name in current_names(checks)])
+    ]
 
 
 def _cells(why: str, checks: list[str]) -> Iterator[tuple[str, str]]:
@@ -285,7 +276,7 @@ def main(arguments: list[str]) -> None:
         record[key] = _run(key, record.get(key, {}), group)
         print(f"{key}: {record[key].get(group, record[key]).get('seconds')} s", flush=True)
         PAGE.keep(record)
-    PAGE.path.write_text(page(record), encoding="utf-8")
+    PAGE.write(page(record))
 
 
 if __name__ == "__main__":

@@ -3,6 +3,8 @@
 python evidence environments             tries all places, as root, and writes the page
 python evidence environments NAME...     tries these again
 python evidence environments --page      writes the page only
+
+The page also has the versions (``python evidence compatibility``) and the costs (benchmarks).
 """
 
 from __future__ import annotations
@@ -14,12 +16,13 @@ import time
 from collections import Counter
 from typing import Any, NamedTuple
 
-from pages import Page
+from pages import Page, compatibility
 from places import PLACES, Place, lacking
 from places.runs import run_in
-from pytest_dataloader_faults.battery.checks import CHECKS
+from support.scripts import load_script
 
 PAGE = Page("environments")
+costs = load_script("benchmarks/page.py")
 
 
 class Result(NamedTuple):
@@ -30,7 +33,7 @@ class Result(NamedTuple):
 
 
 def page(records: dict[str, dict[str, Any]]) -> str:
-    """The page about what is kept of each place, by its name."""
+    """The page about what is kept of each place, by its name, of each version, and of costs."""
     reference = records["here"]
     places = [place for name, place in PLACES.items() if name in records]
     places.sort(key=lambda place: bool(place.says))
@@ -39,11 +42,11 @@ def page(records: dict[str, dict[str, Any]]) -> str:
     return PAGE.text(
         rows="\n".join(rows),
         notes="\n".join(f"{number}. {_code(note)}" for note, number in notes.items()),
-        checks=len(CHECKS.keys() & reference["verdicts"].keys()),
-        all=len(CHECKS),
         kernel=reference["kernel"],
         date=max(each["date"] for each in records.values()),
         usual=_counts(reference),
+        **compatibility.fields(compatibility.PAGE.record()),
+        costs=costs.text(costs.record()),
     )
 
 
@@ -107,7 +110,7 @@ def main() -> None:
         result = measure(name)
         PAGE.keep({**PAGE.record(), name: result})
         print(name, result["header"])
-    PAGE.path.write_text(page(PAGE.record()), encoding="utf-8")
+    PAGE.write(page(PAGE.record()))
 
 
 if __name__ == "__main__":

@@ -3,8 +3,8 @@
     python evidence readers            every reader
     python evidence readers --page     none: only the page, from the record
 
-writes the record, which evidence/test_readers.py compares with what it finds, and the
-page. Readers of files are in tests/support/readers.
+writes the record, which evidence/test_readers.py compares with what it finds, and the section of
+docs/explanation/why.md. Readers of files are in tests/support/readers.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Any
 from pages import Page, matrix
 from support.readers import READERS, documented, versions
 
-PAGE = Page("readers")
+PAGE = Page("readers", "docs/explanation/why.md")
 HEADINGS = {
     "OpenError(EIO)": "open fails",
     "OpenError(EACCES)": "not permitted",
@@ -62,7 +62,7 @@ def _record_of(cell: matrix.Cell) -> dict[str, Any]:
 
 
 def page(record: dict[str, Any]) -> str:
-    """The page about what is kept."""
+    """The section about what is kept."""
     rows = record["readers"]
     return PAGE.text(
         conclusions="".join(_conclusions(rows)),
@@ -135,7 +135,7 @@ def main() -> None:
     if sys.argv[1:] != ["--page"]:
         with tempfile.TemporaryDirectory() as folder:
             PAGE.keep(record(matrix.all_cells(Path(folder))))
-    PAGE.path.write_text(page(PAGE.record()), encoding="utf-8")
+    PAGE.write(page(PAGE.record()))
 
 
 if __name__ == "__main__":

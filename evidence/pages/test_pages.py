@@ -10,7 +10,7 @@ import sys
 
 import pytest
 
-from pages import Page, adoption, compatibility, environments
+from pages import Page, compatibility, environments, readers
 from paths import ROOT
 from places import PLACES
 from support.scripts import load_script
@@ -20,13 +20,12 @@ PROJECT = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
 OF_THE_PACKAGE = PROJECT.partition("[project]")[2].partition("[dependency-groups]")[0]
 BOUNDS = dict(re.findall(r'^    "(\w+)>=([\d.]+)",', OF_THE_PACKAGE, re.MULTILINE))
 PYTHONS = re.findall(r"Python :: (3\.\d+)", PROJECT)
-MANY = 60
 PAIRS = Page("compatibility").record()
 HERE = Page("environments").record()
-performance = load_script("benchmarks/page.py")
+costs = load_script("benchmarks/page.py")
 
 
-@pytest.mark.parametrize("name", "adoption compatibility datasets environments readers".split())
+@pytest.mark.parametrize("name", "datasets environments".split())
 def test_a_page_is_that_of_its_record(name):
     """It is generated, and not edited; ``python evidence NAME --page`` writes it anew."""
     page = Page(name)
@@ -40,41 +39,10 @@ def test_the_page_about_bugs_is_as_the_corpus_is():
     assert Page("corpus").path.read_text(encoding="utf-8") == text
 
 
-def test_the_page_about_costs_is_that_of_its_record():
-    """``python benchmarks --page`` writes it anew."""
-    assert performance.PAGE.read_text(encoding="utf-8") == performance.page(performance.record())
-
-
-def test_a_maintainer_comes_to_a_green_pipeline_that_fails_for_what_is_new():
-    """All known failures are expected, and a new one fails at the push, at night and beside it."""
-    steps = adoption.PAGE.record()["steps"]
-    counts = {name: adoption.counts(step) for name, step in steps.items() if name != "compare"}
-    failed = counts["first"]["failed"]
-
-    assert failed >= MANY
-    assert counts["night"]["xfailed"] == failed
-    assert {name for name, each in counts.items() if "failed" in each} == {
-        "first",
-        "defect",
-        "next night",
-    }
-    red = [name for name, step in steps.items() if step["exit"] == 1]
-    assert red == ["first", "defect", "next night", "compare"]
-    assert {step["exit"] for step in steps.values()} == {0, 1}
-    assert all("test_scans" in line for line in steps["defect"]["shown"])
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(3600)
-@pytest.mark.usefixtures("engine")
-def test_the_steps_of_a_maintainer_come_to_the_same(tmp_path):
-    """Each has the same exit status and as many failures as on the page."""
-    recorded, repeated = adoption.PAGE.record()["steps"], adoption.walk(tmp_path / "new")["steps"]
-    for name, step in recorded.items():
-        assert (repeated[name]["exit"], adoption.counts(repeated[name])) == (
-            step["exit"],
-            adoption.counts(step),
-        )
+def test_the_section_about_readers_is_that_of_its_record():
+    """``python evidence readers --page`` writes it anew."""
+    text = readers.page(readers.PAGE.record())
+    assert readers.PAGE.section(text.partition("\n")[0]) == text
 
 
 def _numbers(version: str) -> list[int]:
@@ -129,8 +97,8 @@ def test_a_run_that_failed_would_be_seen(tmp_path):
 
 def test_every_row_about_places_is_short():
     """A row has one place, and one word in each cell of results; what is longer is a note below."""
-    page = Page("environments").path.read_text(encoding="utf-8")
-    rows = [line for line in page.splitlines() if line.startswith("| ")][2:]
+    section = Page("environments").section("## Environments")
+    rows = [line for line in section.splitlines() if line.startswith("| ")][2:]
     assert len(rows) == len(HERE)
     assert max(map(len, rows)) <= 120
     assert all(len(cell) <= 12 for row in rows for cell in row.split(" | ")[1:])
@@ -167,14 +135,14 @@ def test_every_table_of_the_benchmarks_is_on_the_page():
     """Each was measured, and the page shows it."""
     (listed,) = re.findall(r"^  TABLE +(.+)$", _benchmarks("--help"), re.MULTILINE)
     names = listed.split(", ")
-    template = performance.TEMPLATE.read_text(encoding="utf-8")
-    assert names == list(performance.record()["tables"])
+    template = costs.TEMPLATE.read_text(encoding="utf-8")
+    assert names == list(costs.record()["tables"])
     assert re.findall(r"^\$(\w+)$", template, re.MULTILINE) == names
 
 
 @pytest.mark.slow
 def test_tables_can_be_measured(engine):
     """The command prints a table, and with --quick it leaves the page alone."""
-    content = performance.RECORD.read_bytes()
+    content = costs.RECORD.read_bytes()
     assert "open, read and close of one" in _benchmarks("--quick", "calls")
-    assert performance.RECORD.read_bytes() == content
+    assert costs.RECORD.read_bytes() == content

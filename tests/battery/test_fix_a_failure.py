@@ -16,112 +16,84 @@ from pytest_dataloader_faults.outcomes import contract
 from pytest_dataloader_faults.outcomes.contract import Cause
 from support.causes import all_causes
 from support.inner import start_python
-from support.rows import rows
 from support.scripts import ROOT, load_script
 from support.servers import http_server
 from support.waiting import output_of
 
 generate = load_script("docs/generate.py")
+pages = load_script("docs/checks.py")
 GUIDE = ROOT / contract.GUIDE
-FAMILIES = sorted(GUIDE.with_suffix("").glob("*.md"))
+TEXTS = [path.read_text(encoding="utf-8") for path in (GUIDE, pages.MORE_EXAMPLES)]
 MODULES = ("my_data", "my_ranks", "my_state")
 """What the examples share; the pages have them as files."""
-NOT_RUN = (
-    "hangs or crashes intermittently without a fault",
-    "fails intermittently without a fault",
-)
-"""Their examples fail at random. test_confirmation.py has datasets that fail when it says so."""
 MORE_SECONDS = 6.0
 """Beyond the deadline, for what sleeps or goes on."""
-_FAILS = re.compile(r"^(?:Fails|Warns in) `([\w-]+)` with `(\w+)`(?:, because .+)?:$", re.MULTILINE)
-_LINK = re.compile(r'^- <a id="(.+)"></a>\[(.+)\]\((.+)#(.+)\)$', re.MULTILINE)
-_SAYS_WHAT_TO_DECLARE = re.compile(
-    r"intentional|Contract\(|expected_failures=|exclude=|loader=|deadline=|files="
-    r"|drop `|do not give it|compare its size|seed the generator"
-)
+_MARK = re.compile(r"([\w-]+) (\w+)(?:, (.+?))??(?: \|(.*))?")
 
 
 class Example(NamedTuple):
-    """The code of one side of a section, and the arguments of ``check_dataset`` for it."""
+    """The change of one section; the fixed code may need other arguments of ``check_dataset``."""
 
-    code: str
-    check: str
-    options: str
-
-    def arguments(self, folder: Path) -> dict[str, Any]:
-        names = {"Contract": Contract, "folder": folder, "list": list, "dict": dict}
-        return dict(eval(f"dict({self.options})", names))  # noqa: S307  # our own page
-
-
-class Section(NamedTuple):
-    """One likely cause."""
-
-    page: Path
     cause: str
-    text: str
+    check: str
+    verdict: str
+    options: str
+    options_of_fixed: str
+    change: str
 
-    @property
-    def examples(self) -> dict[str, Example]:
-        found = [each for each in generate.blocks(self.text) if each.kind in ("fails", "passes")]
-        marks = {each.kind: (each.text, each.argument.partition(", ")) for each in found}
-        return {kind: Example(text, mark[0], mark[2]) for kind, (text, mark) in marks.items()}
+    def code(self, side: str) -> str:
+        """The module before ("-") or after ("+") the change."""
+        lines = (line for line in self.change.splitlines() if line[:1] in ("", " ", side))
+        return "\n".join(line[1:] for line in lines) + "\n"
 
-    @property
-    def module(self) -> str:
-        return re.sub(r"\W+", "_", self.cause)
-
-
-def _sections(page: Path) -> list[Section]:
-    _, *parts = re.split(r"^## ", page.read_text(encoding="utf-8"), flags=re.MULTILINE)
-    return [Section(page, *part.split("\n", 1)) for part in parts]
-
-
-SECTIONS = {each.cause: each for page in FAMILIES for each in _sections(page)}
-RUN = [pytest.param(each, id=each.cause) for each in SECTIONS.values() if each.cause not in NOT_RUN]
+    def arguments(self, side: str, folder: Path) -> dict[str, Any]:
+        options = self.options if side == "-" else self.options_of_fixed
+        names = {"Contract": Contract, "folder": folder, "list": list, "dict": dict}
+        return dict(eval(f"dict({options})", names))  # noqa: S307  # our own page
 
 
-def test_each_likely_cause_has_a_section():
-    assert SECTIONS.keys() == {cause.phrase for cause in all_causes()}
-    assert sum(len(_sections(page)) for page in FAMILIES) == len(SECTIONS)
+def _examples(text: str) -> list[Example]:
+    found = []
+    for section in re.split(r"^### ", text, flags=re.MULTILINE)[1:]:
+        for block in generate.blocks(section):
+            if block.kind == "change":
+                check, verdict, options, fixed = _MARK.fullmatch(block.argument).groups("")
+                fixed = fixed.strip() if "|" in block.argument else options
+                cause = section.partition("\n")[0]
+                found.append(Example(cause, check, verdict, options, fixed, block.text))
+    return found
 
 
-def test_each_verdict_has_a_section():
-    headings = re.findall(r"^### (.+)$", GUIDE.read_text(encoding="utf-8"), re.MULTILINE)
-    assert headings == [str(each) for each in Verdict]
+EXAMPLES = [pytest.param(each, id=each.cause) for text in TEXTS for each in _examples(text)]
+_HEADINGS = re.findall(r"^### (.+)$", TEXTS[0], re.MULTILINE)
 
 
-def test_the_guide_links_to_each_section():
-    links = _LINK.findall(GUIDE.read_text(encoding="utf-8"))
-    expected = [
-        (Cause(each.cause, fix="x").section, each.cause, str(each.page.relative_to(GUIDE.parent)))
-        for each in SECTIONS.values()
-    ]
-    assert sorted((anchor, cause, page) for anchor, cause, page, _ in links) == sorted(expected)
-    assert [anchor for anchor, *_, target in links if anchor != target] == []
+def test_each_verdict_and_each_likely_cause_has_a_section():
+    named = [*map(str, Verdict), *dict.fromkeys(cause.phrase for cause in all_causes())]
+    assert sorted(_HEADINGS) == sorted(named)
 
 
-def test_what_has_no_section_has_no_anchor():
+def test_the_page_is_what_the_code_says():
+    """``python docs/checks.py`` writes it."""
+    assert TEXTS[0] == pages.guide()
+
+
+def test_a_cause_without_a_fix_has_no_anchor():
     assert Cause("its ranks do not agree").section == ""
 
 
-@rows("section", SECTIONS.values(), ids=SECTIONS)
-def test_each_section_is_complete(section):
-    assert _SAYS_WHAT_TO_DECLARE.search(section.text)
-    if section.cause in NOT_RUN:
-        return
-    examples = section.examples
-    assert examples.keys() == {"fails", "passes"}
-    ((check, verdict),) = _FAILS.findall(section.text)
-    assert {check} == {each.check for each in examples.values()}
-    assert verdict in set(map(str, Verdict))
+def test_each_cause_has_the_anchor_of_its_heading():
+    links = {heading: f"[x](#{Cause(heading, fix='x').section})" for heading in _HEADINGS}
+    slugs = {h: re.sub(r"[^\w\- ]", "", h.lower()).replace(" ", "-") for h in _HEADINGS}
+    assert links == {heading: f"[x](#{slug})" for heading, slug in slugs.items()}
 
 
 @pytest.fixture(name="folder", scope="module")
 def _folder(tmp_path_factory):
     """The data of the examples; the modules that they share can be imported."""
     home = tmp_path_factory.mktemp("examples")
-    for page in (GUIDE, *FAMILIES):
-        for block in generate.blocks(page.read_text(encoding="utf-8")):
+    for text in TEXTS:
+        for block in generate.blocks(text):
             if block.kind == "module":
                 (home / block.argument).write_text(block.text, encoding="utf-8")
     with pytest.MonkeyPatch.context() as patch:
@@ -139,15 +111,14 @@ def _run(folder, request, monkeypatch):
     """A function that runs the example of one side; the verdict and the cause."""
     monkeypatch.setattr(deadline, "MORE_SECONDS", MORE_SECONDS)
 
-    def run(section: Section, side: str) -> tuple[str, str]:
-        example = section.examples[side]
+    def run(example: Example, side: str) -> tuple[str, str]:
         if example.check == "pickles":
             request.getfixturevalue("hash_seeds")
-        name = f"{section.module}_{side}"
-        (folder.parent / f"{name}.py").write_text(example.code, encoding="utf-8")
-        if "check_dataset(" in example.code:
+        name = re.sub(r"\W+", "_", example.cause) + {"-": "_fails", "+": "_passes"}[side]
+        code, options = example.code(side), example.arguments(side, folder)
+        (folder.parent / f"{name}.py").write_text(code, encoding="utf-8")
+        if "check_dataset(" in code:
             return _run_script(f"{name}.py", folder.parent)
-        options = example.arguments(folder)
         make_dataset = _factory(importlib.import_module(name), folder, options)
         return _check(make_dataset, example.check, options)
 
@@ -180,9 +151,7 @@ def _check(make_dataset: Any, check: str, options: dict[str, Any]) -> tuple[str,
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 @pytest.mark.filterwarnings("ignore::pytest_dataloader_faults.UnclearErrorWarning")
-@pytest.mark.parametrize("section", RUN)
-def test_the_examples_do_what_the_section_says(section, run):
-    ((_, verdict),) = _FAILS.findall(section.text)
-
-    assert run(section, "fails") == (verdict, section.cause)
-    assert run(section, "passes") in [("survived", ""), ("failed_cleanly", "")]
+@pytest.mark.parametrize("example", EXAMPLES)
+def test_an_example_fails_for_its_cause_and_passes_once_it_is_changed(example, run):
+    assert run(example, "-") == (example.verdict, example.cause)
+    assert run(example, "+") in [("survived", ""), ("failed_cleanly", "")]

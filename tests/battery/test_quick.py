@@ -11,7 +11,7 @@ from pytest_dataloader_faults.battery.checks import GROUPS, OLD_NAMES
 from pytest_dataloader_faults.exceptions import InvalidArgumentError
 
 ROOT = Path(__file__).parents[2]
-PAGE = ROOT / "docs/how-to/run-only-some-checks.md"
+PAGE = ROOT / "docs/how-to/run-in-ci.md"
 
 
 def _failures():

@@ -37,12 +37,10 @@ _ENTRIES: Mapping[tuple[str, ...], Entry] = {
 """What runs a command in a fork, by the first arguments of its interpreter."""
 _HOW_TO = Path("docs/how-to")
 _NAMES = """
-    how-to/cookbook/arrays-and-tables how-to/cookbook/s3-and-http how-to/cookbook/sound-and-video
-    how-to/cookbook/streams how-to/datasets-that-write-a-cache how-to/distributed-training
-    how-to/frameworks how-to/known-failures how-to/other-plugins how-to/read-the-results
-    how-to/resume-from-a-checkpoint how-to/run-only-some-checks how-to/run-without-a-test-file
-    how-to/test-a-dataset-over-a-network tutorial/first_battery tutorial/first_search
-    explanation/why
+    how-to/cookbook how-to/distributed-training how-to/inject-into-my-own-loop
+    how-to/read-the-results how-to/resume-from-a-checkpoint how-to/run-in-ci
+    how-to/run-without-a-test-file how-to/test-a-dataset reference/python-api
+    tutorial/first_battery tutorial/first_search
 """
 _LONG = {Path(f"docs/{name}.md") for name in _NAMES.split()}
 """Pages whose examples run whole batteries: about six seconds of a processor, or more."""
