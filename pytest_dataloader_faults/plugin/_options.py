@@ -189,13 +189,6 @@ def baseline_options(config: pytest.Config) -> BaselineOptions:
     if is_updated and not path:
         message = f"{flag('update-baseline')} needs the baseline: add {flag('baseline')}=FILE"
         raise InvalidArgumentError(message)
-    for report in typed(config, "report") if path else ():
-        if os.path.realpath(report) == os.path.realpath(path):
-            message = (
-                f"{flag('report')}={report} would overwrite the baseline, because {where} names the"
-                " same file. Write the report to another file"
-            )
-            raise InvalidArgumentError(message)
     return BaselineOptions(path or "", where, is_updated)
 
 

@@ -27,7 +27,7 @@ import pytest
 from pytest_dataloader_faults.exceptions import InvalidArgumentError, UnclearErrorWarning
 from pytest_dataloader_faults.exceptions import _escape_for_log as escape_for_log
 from pytest_dataloader_faults.exceptions import _is_github_job as is_github_job
-from pytest_dataloader_faults.plugin import _items, _options
+from pytest_dataloader_faults.plugin import _options
 from pytest_dataloader_faults.plugin._options import ATTRIBUTE, BaselineOptions
 
 if TYPE_CHECKING:
@@ -227,14 +227,10 @@ def status(report: pytest.TestReport) -> tuple[str, str, tuple[str, dict[str, bo
 
 
 # Some facts about the baseline. It is a file of expected failures, ``{test: {check: reason}}``.
-# Each process of pytest-xdist reads it. The main process writes it, or reports its entries that
-# match no test. Only the other processes collect, so they send it the tests that do not exist.
+# Each process of pytest-xdist reads it, and the main process writes it.
 
 BASELINE = pytest.StashKey["Baseline"]()
 """The baseline of a run, if it has one."""
-_MISSING = "dataloader_faults_missing"
-_SHOWN = 10
-"""Up to this many of the tests that do not exist are listed."""
 
 
 def read_baseline(path: str, where: str) -> dict[Failure, str]:
@@ -270,8 +266,6 @@ class Baseline:
         self._collector = collector
         self._target = os.path.abspath(options.path)  # A test may change the working directory.
         self._reasons = self._read(options.path)
-        self._collected: set[str] = set()
-        self._missing: set[str] = set()
         self._line = ""
         """What to print at the end."""
 
@@ -290,56 +284,21 @@ class Baseline:
         reasons = self._reasons.items()
         return {key.check: printable(why) or listed for key, why in reasons if key.test == test}
 
-    def pytest_collectreport(self, report: pytest.CollectReport) -> None:
-        """Note which files were collected."""
-        if report.passed:
-            self._collected.add(report.nodeid)
-
-    @pytest.hookimpl(tryfirst=True)
-    def pytest_collection_modifyitems(
-        self, config: pytest.Config, items: list[pytest.Item]
-    ) -> None:
-        """Find the entries that match no test, before options deselect items."""
-        tests = {_items.test_of(item) for item in items if _options.runs_check(item)}
-        is_whole = not (config.getoption("lf", default=False) or "::" in "".join(config.args))
-        for test in {key.test for key in self._reasons} - tests:
-            file = test.partition("::")[0]
-            is_removed = not (config.rootpath / file).exists()
-            if is_removed or (is_whole and file in self._collected):
-                self._missing.add(test)
-        if hasattr(config, "workeroutput"):
-            config.workeroutput[_MISSING] = list(self._missing)
-
-    @pytest.hookimpl(optionalhook=True)
-    def pytest_testnodedown(self, node: Any) -> None:
-        """Add the entries that match no test in a process of pytest-xdist."""
-        self._missing.update(getattr(node, "workeroutput", {}).get(_MISSING, ()))
-
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
-        """Write the file, or report entries that match no test."""
-        if self._collector is None or session.config.getoption("collectonly", default=False):
-            return
-        from pytest_dataloader_faults.outcomes.text import join_some, printable
-
-        if self._options.is_updated:
-            self._update(session)
-        elif self._missing:
-            tests = join_some(map(printable, sorted(self._missing)), _SHOWN)
-            advice = f"Correct the id, or run pytest with {_options.flag('update-baseline')}"
-            self._line = f"{self._options.path}: no such test: {tests}. {advice}"
-
-    def _update(self, session: pytest.Session) -> None:
         """Write the file: the failures of the run, and the entries that it does not decide."""
+        is_listing = session.config.getoption("collectonly", default=False)
+        if self._collector is None or is_listing or not self._options.is_updated:
+            return
         from pytest_dataloader_faults.outcomes.text import pluralize
         from pytest_dataloader_faults.report import files
         from pytest_dataloader_faults.report.model import PASSED, Report
 
-        run = Report(items=self._collector.items if self._collector else ())
+        run = Report(items=self._collector.items)
         passed = {failure for failure, item in run.states.items() if item.status == PASSED}
         failed = {failure for failure, item in run.states.items() if item.fails_check}
         try:
             old = self._read(self._target)  # Reasons may have been edited meanwhile.
-            kept = {each for each in old if each.test not in self._missing} - passed
+            kept = old.keys() - passed
             new: dict[str, dict[str, str]] = {}
             for failure in sorted(kept | failed):
                 new.setdefault(failure.test, {})[failure.check] = old.get(failure, "")
@@ -358,6 +317,6 @@ class Baseline:
         self._line = f"{known} written to {self._options.path}{notes}"
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
-        """Print what was written, or which entries match no test."""
+        """Print what was written."""
         if self._line:
-            write_line(terminalreporter, self._line, yellow=not self._options.is_updated)
+            write_line(terminalreporter, self._line)

@@ -49,7 +49,7 @@ def _escape_property(text: str) -> str:
 
 
 _MOST_BYTES = 1 << 20
-_CUT_OFF = ("", "The rest is omitted, because GitHub shows at most 1 MiB per step.")
+_CUT_OFF = "\n\nThe rest is omitted, because GitHub shows at most 1 MiB per step.\n"
 _COMMAND = re.compile(r"^\s*::")
 _SPECIAL = re.compile(r"([\\`*_{}\[\]()#+!|~])")
 
@@ -66,18 +66,11 @@ def step_summary(report: Report, size: int) -> str:
     """
     room = _MOST_BYTES - size
     for has_evidence in (True, False):
-        lines = list(_lines(report, has_evidence=has_evidence))
-        if _count_bytes(lines) <= room:
-            break
-    else:
-        while lines and _count_bytes([*lines, *_CUT_OFF]) > room:
-            del lines[-(len(lines) // 8 + 1) :]
-        lines += _CUT_OFF
-    return "\n".join(lines) + "\n"
-
-
-def _count_bytes(lines: Sequence[str]) -> int:
-    return sum(len(line.encode(errors="backslashreplace")) + 1 for line in lines)
+        text = "\n".join(_lines(report, has_evidence=has_evidence)) + "\n"
+        if len(text.encode(errors="backslashreplace")) <= room:
+            return text
+    # A character has at most four bytes, or ten if it cannot be encoded.
+    return f"{text[: max(0, room // 10 - len(_CUT_OFF))]}{_CUT_OFF}"
 
 
 def _lines(report: Report, *, has_evidence: bool = True) -> Iterator[str]:

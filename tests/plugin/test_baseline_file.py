@@ -80,23 +80,6 @@ def test_an_update_keeps_what_did_not_run(suite):
     assert _read(suite) == {ZEROS: {"open-error": "b", "pickles": "a"}, **others}
 
 
-MISSING = "test_inner.py::test_renamed[1]", "removed.py::test_it"
-
-
-def test_tests_that_do_not_exist_are_reported_and_removed(light_suite):
-    """If only failed ones run, nobody knows which others there are in a file that exists."""
-    source = PLAIN + "\ndef test_fails(): assert False"
-    light_suite.run(source).assert_outcomes(passed=1, failed=1)
-    for option, missing in (("--lf", MISSING[1:]), ("-k=other", MISSING)):
-        _write(light_suite, {test: {"open-error": "issue 2"} for test in MISSING})
-        result = light_suite.again(BASELINE, option)
-        names = ", ".join(sorted(missing)).replace("[", "[[]")
-        line = f"baseline.json: no such test: {names}. Correct the id, or run *"
-        result.stdout.fnmatch_lines([line])
-        light_suite.again(*UPDATE, option)
-        assert _read(light_suite).keys() == set(MISSING) - set(missing)
-
-
 NO_FAILURES_OF_CHECKS = """
 import pytest
 from support.plugin_datasets import Numbers, ZerosOnError
@@ -155,16 +138,6 @@ def test_a_failure_without_a_fault_is_one_of_workers_agree(suite):
     suite.again(BASELINE).assert_outcomes(xfailed=1, skipped=1)
     suite.again(BASELINE, "-k", "two").assert_outcomes(xfailed=1, deselected=1)
     suite.run(ALONE.replace("index == 3", "False"), BASELINE).assert_outcomes(passed=1, failed=1)
-
-
-def test_a_report_does_not_overwrite_it(light_suite):
-    _write(light_suite, {})
-    (light_suite.path / "link.html").symlink_to("baseline.json")
-    for name in ("./baseline.json", "link.html"):
-        report = f"--dataloader-faults-report={name}"
-        result = light_suite.run(PLAIN, BASELINE, report)
-        assert result.ret == pytest.ExitCode.USAGE_ERROR
-        result.stderr.fnmatch_lines([f"ERROR: {report} would overwrite the baseline, because *"])
 
 
 def test_the_options_need_a_file(light_suite):
