@@ -34,39 +34,30 @@ NOT_RUN = pytest.StashKey[str]()
 _BEFORE_ITS_CHECK = "not run, because the test failed before its check"
 
 
-class ErrorReport:
-    """Why something cannot be tested: the item that reports it in full, which may be this one."""
-
-    def __init__(self, node: pytest.Item, about: Hashable) -> None:
-        self._node = node
-        self.about = about
-        self._first = node.config.stash.setdefault(_first_items, {})
-
-    @property
-    def elsewhere(self) -> str | None:
-        """The id of the item that has reported it, if it is another one."""
-        nodeid = self._first.get(self.about)
-        return None if nodeid == self._node.nodeid else nodeid
-
-    def remember(self) -> None:
-        """Let other items refer to this one, unless an earlier one has reported it."""
-        self._first.setdefault(self.about, self._node.nodeid)
-
-    def forget(self) -> None:
-        """Forget the report, because the item passed when it ran again."""
-        self._first.pop(self.about, None)
-
-
-def report_on_test(node: pytest.Item, *mistake: Hashable) -> ErrorReport:
-    """The report on the test of *node*, or on one *mistake* in it, for all of its items."""
+def test_key(node: pytest.Item, *mistake: Hashable) -> Hashable:
+    """What is equal for all items of the test of *node*, or those with the same *mistake*."""
     parameters = getattr(getattr(node, "callspec", None), "params", {})
     # All items of a test share its parameters, which live as long as the items do.
     parameter_ids = frozenset(
         (name, id(value)) for name, value in parameters.items() if name != "fault_check"
     )
     parent = node.parent.nodeid if node.parent else ""
-    name = getattr(node, "originalname", node.name)
-    return ErrorReport(node, (parent, name, parameter_ids, *mistake))
+    return parent, getattr(node, "originalname", node.name), parameter_ids, *mistake
+
+
+def reported_elsewhere(node: pytest.Item, about: Hashable, *, reports: bool) -> str | None:
+    """The id of another item that has reported in full that something cannot be tested.
+
+    *reports*: whether *node* reports it if no other item has. If not, an earlier report of this
+    item is forgotten, because the item has passed when it ran again.
+    """
+    first_items = node.config.stash.setdefault(_first_items, {})
+    if reports:
+        first_items.setdefault(about, node.nodeid)
+    elif first_items.get(about) == node.nodeid:
+        del first_items[about]
+    nodeid = first_items.get(about)
+    return None if nodeid == node.nodeid else nodeid
 
 
 @pytest.hookimpl(wrapper=True)
@@ -93,11 +84,11 @@ def _report_mistake_once(node: pytest.Item) -> Iterator[None]:
             raise
         *_, entry = _entries(error.__traceback__)
         place = entry.tb_frame.f_code.co_filename, entry.tb_lineno
-        report = report_on_test(node, type(error).__name__, place)
-        report.remember()
-        if report.elsewhere is None:
+        about = test_key(node, type(error).__name__, place)
+        elsewhere = reported_elsewhere(node, about, reports=True)
+        if elsewhere is None:
             raise
-        node.stash[NOT_RUN] = text = f"{_BEFORE_ITS_CHECK}: see {report.elsewhere}"
+        node.stash[NOT_RUN] = text = f"{_BEFORE_ITS_CHECK}: see {elsewhere}"
         skipped = pytest.skip.Exception(text)
         skipped._use_item_location = True  # Otherwise, this line is reported.
         raise skipped from None
@@ -115,10 +106,8 @@ def report_shortage_once(node: pytest.Item) -> Iterator[None]:
         raise pytest.fail.Exception(str(error), pytrace=False) from None
     except UnusableEnvironmentError as error:
         text = str(error)
-        report = ErrorReport(node, error.lacking)
-        report.remember()
-        if report.elsewhere:
-            text = f"{error.lacking}: see {report.elsewhere}. No dataset was judged"
+        if elsewhere := reported_elsewhere(node, error.lacking, reports=True):
+            text = f"{error.lacking}: see {elsewhere}. No dataset was judged"
         raise pytest.fail.Exception(text, pytrace=False) from None
 
 

@@ -31,8 +31,9 @@ from pytest_dataloader_faults.outcomes.text import call, escape_for_log, headlin
 from pytest_dataloader_faults.plugin._failures import (
     CALLED,
     NOT_RUN,
-    report_on_test,
     report_shortage_once,
+    reported_elsewhere,
+    test_key,
 )
 from pytest_dataloader_faults.plugin._items import id_of, record, replace_status, test_of
 from pytest_dataloader_faults.plugin._options import (
@@ -109,24 +110,21 @@ class FaultCheck:
 
     def _run(self, make_dataset: DatasetFactory, settings: Mapping[str, Any]) -> CheckResult:
         """Return the result; if the dataset is unusable, only one item of the test explains why."""
-        report = report_on_test(self._node)
-        if report.elsewhere:
-            text = f"not run, because the dataset cannot be tested: see {report.elsewhere}"
+        test = test_key(self._node)
+        if elsewhere := reported_elsewhere(self._node, test, reports=False):
+            text = f"not run, because the dataset cannot be tested: see {elsewhere}"
             self._node.stash[NOT_RUN] = text
             self._facts = {"status": NOT_RUN_STATUS}
             return _untested_result(self.name, text, applies=False)
         began = time.monotonic()
         try:
-            result, is_usable = self._run_check(make_dataset, settings, report.about)
+            result, is_usable = self._run_check(make_dataset, settings, test)
         except InvalidCheckError as error:
             result, is_usable = _untested_result(self.name, str(error), applies=True), True
         except (InvalidArgumentError, UnusableDatasetError) as error:
             why = f"{error}{self._origin_of(make_dataset)}"
             result, is_usable = _untested_result(self.name, why, applies=True), False
-        if is_usable:
-            report.forget()
-        else:
-            report.remember()
+        reported_elsewhere(self._node, test, reports=not is_usable)
         duration = time.monotonic() - began
         self._facts = {"duration": duration, "without_fault": not is_usable}
         return result

@@ -17,7 +17,7 @@ import subprocess
 import sys
 import time
 import warnings
-from collections.abc import Collection, Generator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
@@ -37,8 +37,6 @@ _GIT = 10.0
 """Seconds to wait for git, which may read from a network."""
 _COST = 20
 """A report is written again after this many times the time that writing it took."""
-_reasons = pytest.StashKey[list[str]]()
-"""Reasons other than its tests why a run fails."""
 
 
 class Collector:
@@ -51,8 +49,8 @@ class Collector:
         self._config = config
         self._paths = {os.path.abspath(path): path for path in paths}  # A test may change folders.
         self._found: dict[str, dict[str, Any]] = {}
-        self._lines: list[tuple[str, bool]] = []
-        """What to print at the end, and whether it is a warning."""
+        self._lines: list[tuple[str, dict[str, bool]]] = []
+        """What to print at the end, with its markup."""
         self._shown: set[str] = set()
         """The ids of items whose warning no filter ignores."""
         self._began = time.time()
@@ -87,10 +85,10 @@ class Collector:
         for target, path in self._paths.items():
             try:
                 self._write(self._report, target)
-                self._lines.append((f"report: {path}", False))
+                self._lines.append((f"report: {path}", {}))
             except (OSError, UnicodeError) as error:
-                problem = f"the report {path} was not written: {error}"
-                fail_run(session, problem, pytest.ExitCode.USAGE_ERROR)
+                session.exitstatus = pytest.ExitCode.USAGE_ERROR
+                self._lines.append((f"the report {path} was not written: {error}", {"red": True}))
         if is_github_job():
             self._add_step_summary()
 
@@ -111,7 +109,7 @@ class Collector:
                 files.append_text(ci.step_summary(self._report, size), path)
             except (OSError, UnicodeError) as error:
                 problem = f"the summary of the GitHub job was not written: {error}"
-                self._lines.append((problem, True))
+                self._lines.append((problem, {"yellow": True}))
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         """Show the results, and the paths of the reports."""
@@ -129,8 +127,8 @@ class Collector:
                 write_line(terminalreporter, text, **markup)
             for command in ci.github_commands(self._report) if is_github_job() else ():
                 terminalreporter.write_line(command)
-        for text, is_warning in self._lines:
-            write_line(terminalreporter, text, yellow=is_warning)
+        for text, markup in self._lines:
+            write_line(terminalreporter, text, **markup)
 
     @property
     def items(self) -> tuple[Item, ...]:
@@ -193,25 +191,6 @@ def _commit(folder: os.PathLike[str]) -> str:
 def write_line(reporter: pytest.TerminalReporter, text: str, **markup: bool) -> None:
     """Write a line of this plugin, which may quote the user's data."""
     reporter.write_line(escape_for_log(text), **markup)
-
-
-def fail_run(session: pytest.Session, reason: str, status: pytest.ExitCode) -> None:
-    """Have *session* end with *status*, and print *reason* in its last line."""
-    session.exitstatus = status
-    session.config.stash.setdefault(_reasons, []).append(reason)
-
-
-@pytest.hookimpl(wrapper=True, tryfirst=True)
-def pytest_sessionfinish(session: pytest.Session) -> Generator[None, None, None]:
-    """Say why the run fails below the line in which pytest counts its tests, which may be green."""
-    yield
-    reporter = session.config.pluginmanager.getplugin("terminalreporter")
-    for reason in session.config.stash.get(_reasons, ()) if reporter else ():
-        if is_github_job():
-            from pytest_dataloader_faults.report.ci import error_command
-
-            reporter.write_line(error_command(reason))
-        write_line(reporter, reason, red=True)
 
 
 def status(report: pytest.TestReport) -> tuple[str, str, tuple[str, dict[str, bool]]] | None:
@@ -304,8 +283,8 @@ class Baseline:
                 new.setdefault(failure.test, {})[failure.check] = old.get(failure, "")
             files.write_text(json.dumps(new, indent=2, ensure_ascii=False) + "\n", self._target)
         except (InvalidArgumentError, OSError) as error:
-            problem = f"the baseline was not written: {error}"
-            fail_run(session, problem, pytest.ExitCode.USAGE_ERROR)
+            session.exitstatus = pytest.ExitCode.USAGE_ERROR
+            self._line = f"the baseline was not written: {error}"
             return
         counts = {
             "without a reason": sum(not old.get(each) for each in kept | failed),

@@ -35,11 +35,6 @@ def github_commands(report: Report) -> Iterator[str]:
             yield f"::error {place}::{_escape_data(message)}"
 
 
-def error_command(text: str) -> str:
-    """Return the workflow command that makes GitHub show *text* as an error of the whole job."""
-    return f"::error::{_escape_data(text)}"
-
-
 def _escape_data(text: str) -> str:
     return printable_lines(text).replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
 
