@@ -25,13 +25,13 @@ from support.corpus.cases import CAUSES  # noqa: E402
 
 CHECKS = checks.CHECKS
 GROUPS = {
-    "Whole epochs": (*checks.EPOCHS, *checks.MEMORY),
+    "Whole epochs": (*checks.EPOCHS, checks.copy_on_write, checks.workers.memory_exhaustion),
     "Files": checks.FILES,
     "Listings of folders": checks.LISTINGS,
-    "Workers that die": checks.WORKERS,
+    "Workers that die": checks.workers.DEATHS,
     "Writes": (checks.writes.write_error,),
-    "File locks": (checks.locks.file_locks,),
-    "Threads and processes": (checks.threads.thread_exhaustion,),
+    "File locks": (checks.writes.file_locks,),
+    "Threads and processes": (checks.workers.thread_exhaustion,),
     "Hanging reads and connections": checks.network.NETWORK,
     "Checkpoints": (checks.resume.resumes,),
     "Several ranks": checks.RANKS,

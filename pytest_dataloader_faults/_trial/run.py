@@ -309,9 +309,10 @@ class TrialProcess:
         if step.adapt is not None:
             loader = step.adapt(loader)
         outer = loaders.outer_loader(loader)
+        # A constructor that meets a fault may return a dataset of another length.
+        is_intact = step.phase is None or not (self._monitor is None or job.faults)
         if loaders.kind_of(loaders.dataset_of(loader)) == "map":
-            # A constructor that meets a fault may return a dataset of another length.
-            count = count_samples if step.phase is None else loaders.count_readable
+            count = count_samples if is_intact else loaders.count_readable
             self._length = count(loader, outer)
             self.sampler = sampler_of_epoch(loader, outer)
             if job.settings.samples is not None:
@@ -324,7 +325,7 @@ class TrialProcess:
                 )
         elif job.rank_of_several:
             self._length = loaders.length_of(loaders.dataset_of(loader))
-        if step.adapt is None and (step.phase is None or self._length == job.replay.length):
+        if step.adapt is None and (is_intact or self._length == job.replay.length):
             self._replay = job.replay
         if step.in_main_process and self._may_lack_workers(loader):
             # The faults act on what the main process makes of the files.

@@ -29,12 +29,11 @@ from torch.utils.data import (
 from pytest_dataloader_faults import Contract
 from pytest_dataloader_faults._engine.system.proc import PAGE, memory_of, unshared_pages
 from pytest_dataloader_faults._trial import child
-from pytest_dataloader_faults.battery.checks.memory import MeasureMemory
-from pytest_dataloader_faults.battery.checks.memory.measure import indices_of_epoch
-from pytest_dataloader_faults.battery.checks.memory.rules import (
+from pytest_dataloader_faults.battery.checks.memory import (
     BLOCKS,
     FEWEST_SAMPLES,
     KEEPS,
+    MeasureMemory,
     WorkerMemory,
     block_size,
     estimate_scattered,
@@ -42,6 +41,7 @@ from pytest_dataloader_faults.battery.checks.memory.rules import (
     is_enough,
     note,
 )
+from pytest_dataloader_faults.battery.checks.memory.measure import indices_of_epoch
 from pytest_dataloader_faults.outcomes import Pass
 from support.datasets import Records, RecordStream
 from support.facts import EPOCH_1, ordinary, revised

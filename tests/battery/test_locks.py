@@ -15,7 +15,7 @@ import torch
 from pytest_dataloader_faults import run_trial
 from pytest_dataloader_faults._engine import explain_missing_engine
 from pytest_dataloader_faults._trial import take_reference
-from pytest_dataloader_faults.battery.checks.locks import find_unlocked_write
+from pytest_dataloader_faults.battery.checks.writes import find_unlocked_write
 from pytest_dataloader_faults.faults import LockError
 from pytest_dataloader_faults.outcomes import (
     FaultFacts,

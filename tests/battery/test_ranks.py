@@ -15,7 +15,7 @@ import torch.distributed
 from torch.utils.data import DataLoader, Dataset
 
 from pytest_dataloader_faults import check_dataset
-from pytest_dataloader_faults.battery.checks.ranks.generators import (
+from pytest_dataloader_faults.battery.checks.ranks import (
     SAME_NUMBERS,
     UsedGenerator,
     find_same_numbers,

@@ -10,7 +10,7 @@ import pytest
 from pytest_dataloader_faults import _settings, exceptions, faults
 from pytest_dataloader_faults.battery import checking, runner, sweeping, targets
 from pytest_dataloader_faults.battery.checks import CHECKS
-from pytest_dataloader_faults.battery.checks.memory.rules import WorkerMemory
+from pytest_dataloader_faults.battery.checks.memory import WorkerMemory
 from pytest_dataloader_faults.battery.checks.ranks import WITHOUT_RANKS
 from pytest_dataloader_faults.battery.fault_free_run import FollowedRun
 from pytest_dataloader_faults.battery.workload import Workload

@@ -18,11 +18,11 @@ from pytest_dataloader_faults._trial import run_trial_job, take_reference
 from pytest_dataloader_faults._trial.accelerator import missing_accelerator
 from pytest_dataloader_faults._trial.ranks import run_ranks
 from pytest_dataloader_faults.battery._battery import Battery
-from pytest_dataloader_faults.battery.checks import CHECKS, locks, threads
+from pytest_dataloader_faults.battery.checks import CHECKS, workers
 from pytest_dataloader_faults.battery.checks.listings import LISTINGS
-from pytest_dataloader_faults.battery.checks.memory import MEMORY
+from pytest_dataloader_faults.battery.checks.memory import copy_on_write
 from pytest_dataloader_faults.battery.checks.network import NETWORK
-from pytest_dataloader_faults.battery.checks.writes import write_error
+from pytest_dataloader_faults.battery.checks.writes import file_locks, write_error
 from pytest_dataloader_faults.faults import WorkerKilled
 from support.corpus import CASES, OF_CHECK, SPECIMENS
 from support.corpus.ranks import RankedStream
@@ -42,8 +42,9 @@ OFTEN = [case for case in (*OF_CHECK.values(), *VERDICTS.values()) if case.check
 ALSO_ALONE = ("persistent-workers", "worker-killed")
 """Checks whose specimens run whole batteries in every run."""
 _OF_CONNECTIONS = [each for each in NETWORK if each.name != "hung-read"]
-_LOCKS_AND_THREADS = (locks.file_locks, threads.thread_exhaustion)
-_RARE = (write_error, *_LOCKS_AND_THREADS, *_OF_CONNECTIONS, *MEMORY)
+_LOCKS_AND_THREADS = (file_locks, workers.thread_exhaustion)
+_OF_MEMORY = (copy_on_write, workers.memory_exhaustion)
+_RARE = (write_error, *_LOCKS_AND_THREADS, *_OF_CONNECTIONS, *_OF_MEMORY)
 RARE = {check.name for check in _RARE if check.name != "copy-on-write"} | {
     *("listing-order", "pin-memory"),
 }
@@ -137,11 +138,11 @@ _WITHOUT_FAULTS = (
     *("resumes", "ranks-agree", "pin-memory"),
 )
 """Their deaths and holds are no faults of files: see the modules that test them."""
-_OF_OTHER_OPERATIONS = (*_OF_CONNECTIONS, *LISTINGS, *_LOCKS_AND_THREADS, *MEMORY)
+_OF_OTHER_OPERATIONS = (*_OF_CONNECTIONS, *LISTINGS, *_LOCKS_AND_THREADS, *_OF_MEMORY)
 OF_SPECIMENS = [each for each in _OF_OTHER_OPERATIONS if each.name != "copy-on-write"]
 """The healthy stream shows nothing of their faults. For copy-on-write, see test_copy_on_write.py.
 """
-FIRST_OF_EACH = [_OF_CONNECTIONS[0], LISTINGS[0], *_LOCKS_AND_THREADS, MEMORY[-1]]
+FIRST_OF_EACH = [_OF_CONNECTIONS[0], LISTINGS[0], *_LOCKS_AND_THREADS, _OF_MEMORY[-1]]
 FAULTY = [
     name
     for name, check in CHECKS.items()

@@ -7,15 +7,12 @@ from pytest_dataloader_faults import Verdict
 from pytest_dataloader_faults.battery.checks import (
     _epochs,
     listings,
-    locks,
+    memory,
     network,
-    threads,
+    workers,
     writes,
 )
 from pytest_dataloader_faults.battery.checks import ranks as rank_checks
-from pytest_dataloader_faults.battery.checks.memory import exhaustion
-from pytest_dataloader_faults.battery.checks.memory import rules as memory_rules
-from pytest_dataloader_faults.battery.checks.ranks import generators
 from pytest_dataloader_faults.battery.checks.resume import rules
 from pytest_dataloader_faults.outcomes import (
     FileCounts,
@@ -32,21 +29,20 @@ from pytest_dataloader_faults.outcomes.judge import (
     compare,
     draws,
     errors,
+    exhaustion,
     hangs,
     ranks,
     sharing,
     starts,
 )
-from pytest_dataloader_faults.outcomes.judge import exhaustion as exhaustion_rules
 from pytest_dataloader_faults.outcomes.libraries import LIBRARIES
 from pytest_dataloader_faults.outcomes.stages import SharedConnection
 from support.facts import EPOCH_1, ordinary, raised, revised
 
 MODULES = (
-    *(causes, errors, hangs, starts, rules, locks, memory_rules, threads),
-    exhaustion,
-    *(ranks, rank_checks, generators, draws, compare, at_rest, _epochs, listings),
-    *(judge, exhaustion_rules),
+    *(causes, errors, hangs, starts, rules, memory, workers),
+    *(ranks, rank_checks, draws, compare, at_rest, _epochs, listings),
+    *(judge, exhaustion),
     *(network, writes),
 )
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from pytest_dataloader_faults._arguments import suggest_name
 from pytest_dataloader_faults._settings import Settings
-from pytest_dataloader_faults.battery.checks import locks, network, resume, threads, writes
+from pytest_dataloader_faults.battery.checks import network, resume, workers, writes
 from pytest_dataloader_faults.battery.checks._base import WORKERS_AGREE as WORKERS_AGREE
 from pytest_dataloader_faults.battery.checks._base import Check as Check
 from pytest_dataloader_faults.battery.checks._base import Scenario as Scenario
@@ -22,10 +22,9 @@ from pytest_dataloader_faults.battery.checks._epochs import EPOCHS, pin_memory
 from pytest_dataloader_faults.battery.checks.files import FILES
 from pytest_dataloader_faults.battery.checks.files import describe_start as describe_start
 from pytest_dataloader_faults.battery.checks.listings import LISTINGS
-from pytest_dataloader_faults.battery.checks.memory import MEMORY
+from pytest_dataloader_faults.battery.checks.memory import copy_on_write
 from pytest_dataloader_faults.battery.checks.ranks import RANKS, WITHOUT_RANKS
 from pytest_dataloader_faults.battery.checks.ranks import RANKS_AGREE as RANKS_AGREE
-from pytest_dataloader_faults.battery.checks.workers import WORKERS
 from pytest_dataloader_faults.exceptions import InvalidArgumentError
 from pytest_dataloader_faults.faults import HttpError
 from pytest_dataloader_faults.outcomes.judge.causes import CauseRules
@@ -37,15 +36,16 @@ if TYPE_CHECKING:
 CHECKS: dict[str, Check] = {
     check.name: check
     for group in (
-        *(EPOCHS, MEMORY, FILES, LISTINGS, WORKERS, (writes.write_error,)),
-        *((locks.file_locks, threads.thread_exhaustion), network.NETWORK),
+        *(EPOCHS, (copy_on_write, workers.memory_exhaustion), FILES, LISTINGS, workers.DEATHS),
+        *((writes.write_error, writes.file_locks, workers.thread_exhaustion), network.NETWORK),
         *((resume.resumes,), RANKS, (pin_memory,)),
     )
     for check in group
 }
 """All checks by name: those of this package, then those that users have registered."""
 CAUSE_RULES = CauseRules(
-    (writes.find_cause, network.find_cause, locks.find_cause), {HttpError: network.ERROR_PAGE}
+    (writes.find_cause, network.find_cause, writes.find_cause_of_wait),
+    {HttpError: network.ERROR_PAGE},
 )
 RUN_NOTES: tuple[Callable[[FaultFreeRun], tuple[str, ...]], ...] = (network.note_on_connections,)
 """What packages of checks have to say about a dataset, whichever check runs."""

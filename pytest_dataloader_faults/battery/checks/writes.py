@@ -1,21 +1,44 @@
-"""The check of what workers write. Pure.
+"""Checks of files that workers write or lock. Pure.
 
 The recovery pass, which follows each trial, finds what a fault left in a file: it reads the same
 files, and must deliver the correct samples.
+
+A dataset may take a lock in its constructor, and on files that it writes itself, such as a cache.
+So faults of locks are armed before the dataset is created, whatever it writes.
+
+Some facts about waiting. Jobs and ranks wait for a lock while another one prepares their files, so
+a wait is no defect, even without a limit. So the other job releases its locks soon. A drive without
+locks never has them. But SQLite tries again after each error of a lock, filelock after most, until
+their own timeout expires, which is up to a minute: 60 s is the default of diskcache.
+
+Some facts about what a lock is for. The kernel does not know which file a lock file protects, and
+its name need not say so: many files next to it are written without it, such as a log. So the
+fault-free run shows it: a process holds the lock during each of its writes to the file. A worker
+that writes a temporary file under a name of its own, and renames it, needs no lock. Neither does
+one that has waited for the lock and holds it by the time it writes.
 """
 
 from __future__ import annotations
 
 import errno
+import os
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 
 from pytest_dataloader_faults import faults
 from pytest_dataloader_faults.battery.checks._base import Scenario, check
-from pytest_dataloader_faults.battery.workload import Workload
+from pytest_dataloader_faults.battery.targets import path_of
+from pytest_dataloader_faults.battery.workload import NotApplicable, Workload
+from pytest_dataloader_faults.faults import LockError
 from pytest_dataloader_faults.faults.base import Place
-from pytest_dataloader_faults.outcomes.contract import Cause, Verdict
+from pytest_dataloader_faults.faults.globs import GlobMatcher
+from pytest_dataloader_faults.faults.resources import WRITE_LOCKS
+from pytest_dataloader_faults.outcomes import Finding, Reference, Verdict, WorkerFacts
+from pytest_dataloader_faults.outcomes.contract import Cause
 from pytest_dataloader_faults.outcomes.records import TrialFacts
+from pytest_dataloader_faults.outcomes.stages import RECOVERY, Activity
+from pytest_dataloader_faults.steps import run_epochs
 
 PARTIAL_FILE = Cause(
     "leaves a partially written file behind",
@@ -62,3 +85,115 @@ def find_cause(outcome: TrialFacts, verdict: Verdict, fault_free: TrialFacts) ->
 
 def _writes_files(fault_free: TrialFacts) -> bool:
     return any(each.writes for worker in fault_free.workers for each in worker.files.values())
+
+
+_NO_LOCKS = "neither its constructor nor its workers lock a file"
+_RELEASED_AFTER = 1.0
+"""Seconds."""
+_DEADLINES = 7
+"""How many times its deadline a trial on a drive without locks may take."""
+_HELD, _WITHOUT_LOCKS = "another job has the lock", "a drive without locks"
+_REFUSED = (
+    f"For {_RELEASED_AFTER:g} s, another job held the locks: a call that waits for a lock returned"
+    " after that, and any other request failed until then. In other trials, every request failed"
+    " with ENOLCK, as on a drive without locks"
+)
+_WAIT_OR_RAISE = (
+    "Wait for the lock, as in `fcntl.flock(file, fcntl.LOCK_EX)`, or let the error of the failed"
+    " request reach the loader. Only EAGAIN and EACCES mean that another process holds the lock:"
+    " raise every other error at once, instead of trying again or continuing without the lock. Open"
+    " data that is only read without a lock: lmdb.open(path, readonly=True, lock=False), or"
+    " h5py.File(path, 'r', locking=False)"
+)
+UNLOCKED = Cause(
+    "writes a file that it could not lock",
+    "The error of a failed lock was caught, and the file was written without the lock, so two jobs"
+    " can overwrite each other's data. Let the error reach the loader, or write to a temporary file"
+    " and rename it with os.replace(), which needs no lock",
+    overrides=True,
+    fix="raise the error of a failed lock",
+)
+_WAITS = Cause(
+    "keeps waiting after a file lock is released",
+    "Another job held the lock and released it, but the dataset did not continue. Wait for the lock"
+    " itself, which the kernel releases if the other job dies, and not for a file that the other"
+    " job should write",
+    overrides=True,
+    fix="wait for the lock itself, not for what the other job should do",
+)
+_RETRIES = Cause(
+    "takes every error of a lock for a held lock",
+    fix="retry only if the errno is EAGAIN or EACCES, and raise every other error",
+)
+
+
+def find_unlocked_write(outcome: TrialFacts, reference: Reference) -> Finding | None:
+    """A write in *outcome* without the lock that protects the file in the fault-free run.
+
+    A lock that was never refused does not count.
+    """
+    fault_free = reference.fault_free
+    if fault_free is None:
+        return None
+    refused = {firing.path for firing in outcome.firings if firing.path}
+    for process in outcome.processes:
+        held = process.notes.get(WRITE_LOCKS, {})
+        for path in sorted(path for path, counts in process.files.items() if counts.writes):
+            missing = (_list_locks(fault_free, path) & refused).difference(held.get(path, ()))
+            if missing:
+                return _unlocked_write(process, path, min(missing))
+    return None
+
+
+def _list_locks(fault_free: TrialFacts, path: str) -> set[str]:
+    """The files whose locks each process that wrote to *path* held during each write."""
+    held = [each.notes.get(WRITE_LOCKS, {}) for each in fault_free.processes]
+    writers = [each for each in held if path in each]
+    return set.intersection(*(set(each[path]) for each in writers)) if writers else set()
+
+
+def _unlocked_write(process: WorkerFacts, path: str, lock: str) -> Finding:
+    writer = "the main process" if process.worker is None else "a worker"
+    target = "it" if path == lock else os.path.basename(lock)
+    sentence = f"{writer} wrote {os.path.basename(path)}, but could not lock {target}"
+    return Finding(Verdict.CORRUPTED, sentence, UNLOCKED)
+
+
+def find_cause_of_wait(outcome: TrialFacts, verdict: Verdict, _: TrialFacts) -> Cause | None:
+    """Why *outcome* hung after a lock was refused; None if it was only slow."""
+    end = outcome.end.at_deadline
+    is_slow = end is not None and end.activity is Activity.DELIVERS
+    refused = [each for each in outcome.fired_faults if isinstance(each, LockError)]
+    if verdict is not Verdict.HUNG or not refused or outcome.phase == RECOVERY or is_slow:
+        return None
+    return _WAITS if any(fault.is_held for fault in refused) else _RETRIES
+
+
+@check(
+    "file-locks",
+    "handles locks of files that another job holds, and a drive without locks",
+    scenario=Scenario(processes=run_epochs(before_init=True)),
+    rule=find_unlocked_write,
+    preface=_REFUSED,
+    advice=_WAIT_OR_RAISE,
+)
+def file_locks(workload: Workload) -> Iterator[Scenario]:
+    """If the constructor locks files as well as the workers, its error may hide what they do."""
+    run, is_meant = workload.fault_free, GlobMatcher(workload.globs)
+    ids = {each.worker for each in run.processes if _locks_file(each, is_meant)}
+    if not ids:
+        raise NotApplicable(_NO_LOCKS)
+    path = path_of(workload.globs)
+    held, none = LockError(path, seconds=_RELEASED_AFTER), LockError(path, errno=errno.ENOLCK)
+    for title, fault, deadlines in ((_HELD, held, 1), (_WITHOUT_LOCKS, none, _DEADLINES)):
+        yield Scenario(faults=(fault,), title=title, deadlines=deadlines)
+        if None in ids and len(ids) > 1:
+            workers = tuple(sorted(each.worker for each in run.workers if each.worker is not None))
+            in_workers = (replace(fault, workers=workers),)
+            part = f"{title}, in the workers only"
+            yield Scenario(faults=in_workers, title=part, deadlines=deadlines)
+
+
+def _locks_file(process: WorkerFacts, is_meant: GlobMatcher) -> bool:
+    """Whether *process* locks a file that faults may hit."""
+    return any(counts.locks and is_meant(path) for path, counts in process.files.items())

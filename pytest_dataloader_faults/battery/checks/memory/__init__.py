@@ -1,31 +1,264 @@
-"""Checks of memory: what workers add to that of the main process, and allocations that fail. Pure.
+"""The check of memory: what workers add to that of the main process. Pure.
 
 The step that measures is here. What that does in a trial is in ``measure``, which is imported there
 only.
+
+Some facts about what grows without a defect. A worker that has just started copies pages of the
+interpreter for some hundred samples. A cache with a limit grows until it is full. So the first
+quarter of the samples is ignored, and the rest is cut into three parts: the part in which the
+memory grew least shows the growth of each sample. If memory grows at all, four times as many
+samples are read, so that only a cache that these do not fill looks like one without a limit.
+
+Some facts about how exact that is. Only the worker's own writes count, page by page, whatever else
+runs. What remains is some 20 pages per part, by which the working set of the interpreter grows, so
+less than ``_FEWEST_PAGES`` is no growth. For a long dataset these few pages mean a lot of memory:
+so the number of samples that are read rises with the length, and ``is_enough`` says from how many
+on half the default limit shows.
+
+Some facts about samples that are spread over memory, as those of a list that was shuffled. The
+first ones copy a whole page each, but a page belongs to many samples, and is copied once. How many
+pages there are follows from two rows of samples, as the number of fish in a pond follows from two
+catches: if both rows touch the same parts of the memory, there are no others.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from itertools import pairwise
+from typing import TYPE_CHECKING, NamedTuple
 
 from pytest_dataloader_faults.battery.checks._base import Scenario, check
-from pytest_dataloader_faults.battery.checks.memory.exhaustion import memory_exhaustion
-from pytest_dataloader_faults.battery.checks.memory.rules import (
-    describe,
-    find_growth,
-    note,
-    require_measurement,
-    require_samples,
-)
 from pytest_dataloader_faults.battery.workload import NotApplicable, Workload
+from pytest_dataloader_faults.outcomes.contract import Cause, Finding, Verdict
+from pytest_dataloader_faults.outcomes.records import TrialFacts
+from pytest_dataloader_faults.outcomes.reference import Reference
+from pytest_dataloader_faults.outcomes.stages import DONE
+from pytest_dataloader_faults.outcomes.text import format_size, pluralize
 from pytest_dataloader_faults.steps import Epoch, OwnStep, arm_workers
+from pytest_dataloader_faults.wire import Note, register
 
 if TYPE_CHECKING:
     from pytest_dataloader_faults._trial.run import TrialProcess
 
 CALLS_USER_CODE = True
+FEWEST_SAMPLES = 1024
+"""If an epoch draws fewer, they are not measured."""
+BLOCKS = 16
+"""How many blocks of samples are read, with a measurement after each."""
+TIMES_TO_CONFIRM = 4
+_MOST_SAMPLES = 32_768
+_SHARE = 32
+"""The number of samples to read is that of the dataset, divided by this."""
+_FEWEST_ENOUGH, _SHARE_ENOUGH = 256, 128
+_PARTS = 3
+_FEWEST_BLOCKS = 5
+"""The first one, and another measurement at the end of each part."""
+_FEWEST_PAGES = 48
+_LEAST_TO_NOTE = 16 << 20
+_PAGES_OF_AREA = 16
+_DENSE = 0.25
+"""The share of the pages of an area that samples in a row copy at least."""
+_FEWEST_COMMON = 32
+"""From this many common areas on, the number of all areas is known well enough."""
+
+_UNKNOWN_DRAWS = (
+    "which samples its sampler draws in an epoch is unknown: it raised an error, took too long, or"
+    " drew other indices than integers from 0 to the length of the dataset"
+)
+COPIES = Cause(
+    "copies the dataset into every worker",
+    "Store the data in few large objects instead of many small ones: a NumPy array, a tensor, a"
+    " pyarrow table, or one bytes object with an array of offsets. If this is intentional, declare"
+    " the bytes that each worker may add, as in Contract(worker_memory=4 * 2**30)",
+    fix="store the data in a NumPy array, a tensor or one bytes object",
+)
+KEEPS = Cause(
+    "keeps every sample that a worker has read",
+    "Each worker fills its own cache, and keeps it for the whole epoch. Limit the cache, as in"
+    " functools.lru_cache(maxsize=1000), or share it: a file that is mapped, or a tensor after"
+    " share_memory_(). If this is intentional, declare the bytes that each worker may add, as in"
+    " Contract(worker_memory=4 * 2**30)",
+    fix="limit the cache, or share it among the workers",
+)
+
+
+def block_size(length: int) -> int:
+    """How many of *length* samples a block has."""
+    return min(_MOST_SAMPLES, max(FEWEST_SAMPLES, length // _SHARE)) // BLOCKS
+
+
+def estimate_scattered(earlier: Collection[int], later: Collection[int], page: int) -> int | None:
+    """About how many bytes all samples copy, if two rows of samples have copied these pages.
+
+    None if samples in a row copy pages in a row.
+    """
+    earlier_areas, later_areas = (
+        {number // _PAGES_OF_AREA for number in pages} for pages in (earlier, later)
+    )
+    common = len(earlier_areas & later_areas)
+    is_dense = len(later) >= _DENSE * _PAGES_OF_AREA * len(later_areas)
+    if is_dense or common < _FEWEST_COMMON:
+        return None
+    return len(earlier_areas) * len(later_areas) // common * _PAGES_OF_AREA * page
+
+
+class Growth(NamedTuple):
+    """What each sample adds to the memory of a worker, and all samples together, in bytes.
+
+    Attributes:
+        copied: By each sample, of what the worker inherited.
+        kept: By each sample, in addition to that.
+        total: By all samples.
+    """
+
+    copied: float
+    kept: float
+    total: float
+
+
+@dataclass(frozen=True)
+class WorkerMemory(Note):
+    """The memory of one worker that read a row of new samples, after each block of them.
+
+    Attributes:
+        length: How many different samples an epoch draws; 0 if that is unknown.
+        workers: The number of workers of the loader.
+        stays: Whether workers are persistent, so that in time each of them reads all samples.
+        limit: How many bytes each worker may add, by the contract.
+        samples: How many samples the worker had read.
+        unshared: Bytes of memory that it shared with no other process.
+        allocated: Bytes of memory that it did not inherit, in addition to those of a constant.
+        shared: Bytes that it still shared when it was measured first.
+        scattered: About how many bytes all samples can copy, if the samples are spread over memory;
+            None if they lie in a row, or if that is unknown.
+        page: Bytes of a page.
+        error: What the loader raised, on one line; "" if nothing.
+    """
+
+    length: int
+    workers: int
+    limit: int
+    samples: tuple[int, ...] = ()
+    unshared: tuple[int, ...] = ()
+    allocated: tuple[int, ...] = ()
+    shared: int = 0
+    scattered: int | None = None
+    stays: bool = False
+    page: int = 4096
+    error: str = ""
+
+
+register(WorkerMemory)
+
+
+def growth_of(memory: WorkerMemory) -> Growth | None:
+    """How *memory* grows with each sample; None if it does not, as far as that shows."""
+    growth = _growth_per_sample(memory, memory.unshared)
+    if growth is None:
+        return None
+    kept = min(growth, _growth_per_sample(memory, memory.allocated) or 0.0)
+    copied = growth - kept
+    # Samples of all workers lie on the same pages, but each worker caches only its own samples.
+    reads = memory.length if memory.stays else -(-memory.length // max(1, memory.workers))
+    most = memory.shared if memory.scattered is None else min(memory.shared, memory.scattered)
+    return Growth(copied, kept, min(copied * memory.length, most) + kept * reads)
+
+
+def _growth_per_sample(memory: WorkerMemory, sizes: tuple[int, ...]) -> float | None:
+    """In the part of the blocks in which *sizes* grew least; None if there is no growth in it."""
+    start, end = (len(sizes) - 1) // 4, len(sizes) - 1
+    cuts = [start + (end - start) * part // _PARTS for part in range(_PARTS + 1)]
+    if len(sizes) < _FEWEST_BLOCKS:
+        return None
+    samples = memory.samples
+    parts = [(sizes[b] - sizes[a], samples[b] - samples[a]) for a, b in pairwise(cuts)]
+    if min(size for size, _ in parts) < _FEWEST_PAGES * memory.page:
+        return None
+    return min(size / count for size, count in parts)
+
+
+def is_enough(memory: WorkerMemory) -> bool:
+    """Whether so many samples were read that growth shows if it is too much."""
+    if len(memory.samples) < _FEWEST_BLOCKS:
+        return False
+    return max(memory.samples) >= max(
+        _FEWEST_ENOUGH, min(_MOST_SAMPLES, memory.length // _SHARE_ENOUGH)
+    )
+
+
+def require_samples(count: int, subject: str) -> None:
+    """Raise NotApplicable if so few samples do not show how memory grows."""
+    if count < FEWEST_SAMPLES:
+        raise NotApplicable(
+            f"{subject} {pluralize(count, 'sample')}, and the memory that each sample adds to a"
+            f" worker shows only from {FEWEST_SAMPLES:,} samples on"
+        )
+
+
+def require_measurement(_: Workload, outcome: TrialFacts) -> None:
+    """Raise NotApplicable if no memory was measured, or too few samples were drawn or read."""
+    memories = outcome.of(WorkerMemory)
+    if outcome.phase == DONE and not memories:
+        raise NotApplicable("the memory of its workers was not measured")
+    for memory in memories:
+        if not memory.length:
+            raise NotApplicable(_UNKNOWN_DRAWS)
+        require_samples(memory.length, "its sampler draws")
+        if memory.error:
+            raise NotApplicable(f"reading its samples in a row raised {memory.error}")
+        if not is_enough(memory):
+            count = pluralize(max(memory.samples, default=0), "sample")
+            raise NotApplicable(
+                f"only {count} could be read in time, which do not show how the memory of a worker"
+                " grows. Raise the deadline",
+                "its samples take too long",
+            )
+
+
+def find_growth(outcome: TrialFacts, _: Reference) -> Finding | None:
+    """Memory of a worker that exceeds the limit of the contract by the end of an epoch."""
+    for memory in outcome.of(WorkerMemory):
+        growth = growth_of(memory)
+        if growth is not None and growth.total >= memory.limit:
+            limit = f"but the contract allows each worker {format_size(memory.limit)}"
+            cause = COPIES if growth.copied > growth.kept else KEEPS
+            sentence = f"{_describe_growth(memory, growth)}, {limit}"
+            return Finding(Verdict.LEAKED, sentence, cause)
+    return None
+
+
+def describe(outcome: TrialFacts, finding: Finding) -> str:
+    """The sentence of *finding*; if it passes, what the samples added to a worker's memory."""
+    memories = outcome.of(WorkerMemory)
+    if not (finding.passed and memories):
+        return finding.sentence
+    growth = growth_of(memories[0])
+    if growth is not None:
+        return _describe_growth(memories[0], growth)
+    count = pluralize(max(memories[0].samples), "sample", ",")
+    return f"after {count} in a row, the memory of a worker no longer grew"
+
+
+def note(outcome: TrialFacts) -> str:
+    """What to know about the memory of a dataset that passes; "" if the memory is small."""
+    for memory in outcome.of(WorkerMemory):
+        growth = growth_of(memory)
+        if growth is not None and growth.total >= _LEAST_TO_NOTE:
+            return _describe_growth(memory, growth)
+    return ""
+
+
+def _describe_growth(memory: WorkerMemory, growth: Growth) -> str:
+    size = format_size(growth.copied + growth.kept)
+    action = f"copies {size} of the dataset's objects"
+    if growth.kept >= growth.copied:
+        action = f"leaves {size} in the worker that read it"
+    count = memory.workers
+    place = "the worker" if count == 1 else f"each of {pluralize(count, 'worker')}"
+    length = pluralize(memory.length, "sample", ",")
+    return f"every sample {action}: {format_size(growth.total)} in {place} for {length}"
+
 
 _STREAM = "a stream has no length by which the memory of a whole epoch could be computed"
 _OWN_SAMPLER = "its sampler draws indices other than integers from 0 to the length of the dataset"
@@ -91,6 +324,3 @@ def _count_readable(workload: Workload) -> int | None:
     drawn = [index for indices in workload.fault_free.epochs[0].drawn for index in indices]
     is_numbered = all(type(index) is int and index in readable for index in drawn)
     return workload.length if drawn and is_numbered else None
-
-
-MEMORY = (copy_on_write, memory_exhaustion)
