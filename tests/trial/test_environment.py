@@ -282,4 +282,4 @@ def test_a_trial_of_such_a_worker(path):
         functools.partial(Tensors, path), ReadError("*.bin"), loader=_options("fork"), deadline=30
     )
     assert (None, False, COUNT) == (outcome.exception, outcome.timed_out, len(outcome.delivered))
-    assert (0, {OTHER_USER: COUNT}) == (outcome.fired, outcome.unobserved)
+    assert (0, COUNT) == (outcome.fired, outcome.unobserved[OTHER_USER])
