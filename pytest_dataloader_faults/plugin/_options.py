@@ -189,6 +189,9 @@ def baseline_options(config: pytest.Config) -> BaselineOptions:
     if is_updated and not path:
         message = f"{flag('update-baseline')} needs the baseline: add {flag('baseline')}=FILE"
         raise InvalidArgumentError(message)
+    if path and os.path.realpath(path) in map(os.path.realpath, reports(config)):
+        message = f"report={path!r} would overwrite the baseline. Pass another file for the report"
+        raise InvalidArgumentError(message)
     return BaselineOptions(path or "", where, is_updated)
 
 

@@ -46,6 +46,13 @@ def test_bad_ini_values_are_usage_errors(light_suite, name, value, allowed):
     _require_usage_error(light_suite.run(PLAIN, "--dataloader-faults-deadline=5"), text)
 
 
+def test_a_report_does_not_overwrite_the_baseline(light_suite):
+    (light_suite.pytester.path / "known.json").write_text("{}")
+    paths = "--dataloader-faults-report=./known.json", "--dataloader-faults-baseline=known.json"
+    text = "report='known.json' would overwrite the baseline. Pass another file for the report"
+    _require_usage_error(light_suite.run(PLAIN, *paths), text)
+
+
 def test_options_of_other_plugins_are_untouched(light_suite):
     """An option that only looks like ours is still pytest's unknown option."""
     result = light_suite.run(PLAIN, "--dataloader-faults-colour=red")
