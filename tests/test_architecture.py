@@ -33,7 +33,7 @@ NO_ENTRIES = {"__pycache__", "py.typed"}
 
 _VOCABULARY = "_arguments _settings exceptions faults outcomes steps wire".split()
 PURE = [*_VOCABULARY, "battery.checks", "outcomes.judge", "_settings.jobs"]
-ELSEWHERE = ["_trial.run", "_trial.child", "_trial.process.warden", "_engine.supervisor.host"]
+ELSEWHERE = ["_trial.run", "_trial.child", "_trial.process.warden", "_engine.supervisor.start"]
 """Run in a worker, a trial or a supervisor."""
 JUDGE = "outcomes.judge"
 READERS = ["open", "os.listdir", "os.readlink", "os.scandir", "glob.glob", "glob.iglob"]
@@ -43,7 +43,7 @@ IMPORTED_BY_FOLDER = ["_engine.supervisor.answers", "_engine.worker.preparations
 """Packages that import all modules in their folder, by ``import_modules``."""
 STATE = {
     "_engine.fake.engine._patched": "a process is patched once, whoever asks",
-    "_engine.loader.client._hosts": "one process forks the supervisors of all scopes of a process",
+    "_engine.loader.client._unreaped": "a supervisor may end after its scope",
     "_engine.system.processes._interrupted": "a signal handler is told nothing but the signal",
     "_engine.system.stacks._own": "a signal handler is told nothing but the signal",
     "_trial.loaders._outer": "what a loop iterates in place of a loader, in the process of a trial",
@@ -188,7 +188,7 @@ def test_what_runs_elsewhere_reaches_no_judgement(module):
 
 def test_supervisor_starts_without_torch():
     """The process that answers calls is started often: it must be light."""
-    assert set() == _packages_reachable("_engine.supervisor.host", into_functions=True)
+    assert set() == _packages_reachable("_engine.supervisor.start", into_functions=True)
 
 
 def test_fake_files_need_nothing_of_the_kernel():

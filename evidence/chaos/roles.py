@@ -6,8 +6,7 @@ import contextlib
 import os
 from typing import NamedTuple
 
-from pytest_dataloader_faults._engine.supervisor import host
-from pytest_dataloader_faults._engine.supervisor.server import NAME
+from pytest_dataloader_faults._engine.supervisor.start import NAME
 
 _SUPERVISOR = b"supervisor.main"
 _SERVER = b"fork_server_main"
@@ -75,8 +74,6 @@ def _role(process: Process, processes_by_pid: dict[int, Process], main: int) -> 
         pass
     elif process.name == NAME or _SUPERVISOR in process.command:
         role = "supervisor"
-    elif process.name == host.NAME:
-        role = "host"
     elif server := next((each for each in _SERVERS if each in process.command), None):
         role = "worker" if _depth(server, process, processes_by_pid) > _SERVERS[server] else None
     elif _is_runner(process, main):

@@ -7,16 +7,16 @@ from dataclasses import asdict, dataclass, fields
 from random import Random
 from typing import Any
 
-ROLES = ("main", "warden", "supervisor", "root", "worker", "host", "runner")
+ROLES = ("main", "warden", "supervisor", "root", "worker", "runner")
 """Processes: pytest's, the one with the deadline, the one that answers, the loader's, a worker of
-the loader, the one that forks the supervisors of ``inject``, and a worker of pytest-xdist."""
+the loader, and a worker of pytest-xdist."""
 SIGNALS = {"kill": "SIGKILL", "term": "SIGTERM", "int": "SIGINT", "stop": "SIGSTOP"}
 SHORTAGES = ("full-shm", "full-tmp", "no-inodes", "no-processes", "few-descriptors")
 SUBJECTS = ("trial", "inject", "battery", "explore", "pytest", "xdist")
 VERDICTS = {"careful": "failed_cleanly", "retries": "survived", "zeros": "corrupted"}
 """The datasets, and the verdict of each with nothing hurt."""
 _WEIGHTS = {"trial": 12, "inject": 8, "battery": 2, "explore": 2, "pytest": 2, "xdist": 1}
-_ROLE_WEIGHTS = dict.fromkeys(ROLES, 1.0) | {"host": 0.3, "runner": 0.1}
+_ROLE_WEIGHTS = dict.fromkeys(ROLES, 1.0) | {"runner": 0.1}
 NOTHING = "nothing"
 """The act of a round in which nothing is hurt."""
 LITTER = "litter"
@@ -93,8 +93,6 @@ def _is_possible(subject: str, act: str, role: str) -> bool:
     """Whether *subject* has such a process, and whether the act ends."""
     if role == "runner":
         return subject == "xdist"
-    if role == "host":
-        return subject == "inject"
     if subject == "inject":  # torch waits forever for a worker that is stopped.
         return role not in ("warden", "root") and (role, act) != ("worker", "stop")
     return True

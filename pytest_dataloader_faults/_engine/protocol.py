@@ -7,12 +7,12 @@ There is no address that other processes could connect to.
 ===================  =====================================================  ==============
 From the loader      When                                                   Answer
 ===================  =====================================================  ==============
-``Configure``        first of all                                           ``Ready``
+``Configure``        first of all                                           ``Done``
 ``AwaitingBatch``    the loop is about to wait for a worker's batch, (1)
 ``ReleaseLoader``    an iterator is about to end its workers
 ``WaitUntilIdle``    no more batches are requested in this epoch            ``Idle``
-``EndFaults``        no fault may happen in the epochs that follow          ``FaultsEnded``
-``DatasetMade``      the process that made the dataset was armed before     ``MadeNoted``
+``EndFaults``        no fault may happen in the epochs that follow          ``Done``
+``DatasetMade``      the process that made the dataset was armed before     ``Done``
 ``GetReport``        the counters are wanted, or the scope ends             ``WorkerReports``
 ===================  =====================================================  ==============
 
@@ -63,27 +63,6 @@ from pytest_dataloader_faults.outcomes.refusals import FileEvent, Refusal
 from pytest_dataloader_faults.wire import FaultFacts, FileCounts, Firing, WorkerFacts
 
 
-class StartSupervisor(NamedTuple):
-    """Fork a supervisor. Its control socket, its listening socket and its output are attached."""
-
-
-class SupervisorStarted(NamedTuple):
-    """The supervisor is the process *pid*. *refused*: why there is none; "" if there is."""
-
-    pid: int
-    refused: str = ""
-
-
-class GetEnd(NamedTuple):
-    """Send ``EndOfSupervisor``."""
-
-
-class EndOfSupervisor(NamedTuple):
-    """Its exit status, or a signal as a negative number; None if it runs."""
-
-    code: int | None
-
-
 class Configure(NamedTuple):
     """Serve *plan*; end when the process *driver* dies.
 
@@ -97,8 +76,8 @@ class Configure(NamedTuple):
     unlinks: bool = False
 
 
-class Ready(NamedTuple):
-    """Workers can connect. *no_folder*: why there is none for their sockets; "" if there is."""
+class Done(NamedTuple):
+    """It was done. *no_folder*: why there is none for the sockets of workers; "" if there is."""
 
     no_folder: str = ""
 
@@ -142,16 +121,8 @@ class EndFaults(NamedTuple):
     """No fault may happen from now on. Files and workers are followed as before."""
 
 
-class FaultsEnded(NamedTuple):
-    """No fault can happen from now on."""
-
-
 class DatasetMade(NamedTuple):
     """What fires in the sender from now on does not fire while it makes the dataset."""
-
-
-class MadeNoted(NamedTuple):
-    """``DatasetMade`` was noted."""
 
 
 class GetReport(NamedTuple):
@@ -288,16 +259,15 @@ class Block(NamedTuple):
     """Wait for ``Proceed``, which is sent when the loader gives up."""
 
 
-OfHost: TypeAlias = StartSupervisor | SupervisorStarted | GetEnd | EndOfSupervisor
 FromLoader: TypeAlias = (
     Configure | AwaitingBatch | ReleaseLoader | WaitUntilIdle | EndFaults | DatasetMade | GetReport
 )
-ToLoader: TypeAlias = Ready | Idle | FaultsEnded | MadeNoted | WorkerReports
+ToLoader: TypeAlias = Done | Idle | WorkerReports
 OfFetches: TypeAlias = FetchStarted | SampleStarted | FetchFinished | WorkerIdle
 FromWorker: TypeAlias = Hello | OfFetches | Counts | Firing | FaultRefused
 ToJournal: TypeAlias = WorkerArmed | WorkerReports | FileEvent
 Task: TypeAlias = ExitNow | DieWhileSending | Block
-Message: TypeAlias = OfHost | FromLoader | ToLoader | FromWorker | Proceed | Task
+Message: TypeAlias = FromLoader | ToLoader | FromWorker | Proceed | Task
 wire.register(*get_args(ToJournal))
 
 

@@ -304,10 +304,11 @@ def _prepare_fork() -> None:
     if getattr(multiprocessing.current_process(), "_inheriting", False):
         raise HarnessError(_NO_GUARD)
 
+    from pytest_dataloader_faults._engine.loader.huge_pages import collapse_after_two_scopes
     from pytest_dataloader_faults._trial import child
 
     child.preload()
-    child.collapse_after_two_trials()
+    collapse_after_two_scopes()
 
 
 @environment.report_shortages()

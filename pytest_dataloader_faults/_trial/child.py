@@ -12,9 +12,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import faulthandler
-import functools
 import gc
-import itertools
 import linecache
 import logging
 import multiprocessing.popen_fork
@@ -25,29 +23,25 @@ import sys
 import threading
 import traceback
 import warnings
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from multiprocessing import current_process, forkserver, resource_sharer, resource_tracker
 from typing import Any, NoReturn
 
 from pytest_dataloader_faults._engine.fake import fake_files
-from pytest_dataloader_faults._engine.kernel.linux import collapse
 from pytest_dataloader_faults._engine.loader.iterator import LoaderMonitor  # noqa: F401  # For preload().
 from pytest_dataloader_faults._engine.protocol import SupervisorHandle
-from pytest_dataloader_faults._engine.supervisor.host import prepare_supervisors
 from pytest_dataloader_faults._engine.supervisor.refusals import SharedFiles
-from pytest_dataloader_faults._engine.supervisor.server import fork_supervisor
+from pytest_dataloader_faults._engine.supervisor.start import fork_supervisor
 from pytest_dataloader_faults._engine.system import stacks
 from pytest_dataloader_faults._engine.system.imports import FOR_LOADER, import_late_modules
 from pytest_dataloader_faults._engine.system.libc import Prctl, leave_no_core, prctl
-from pytest_dataloader_faults._engine.system.proc import PrivateMemory, private_memory
 from pytest_dataloader_faults._engine.system.processes import end_if_interrupted
 from pytest_dataloader_faults._engine.worker.arm import arm_function
 from pytest_dataloader_faults._settings.jobs import Job, TrialJob, steps_of
 from pytest_dataloader_faults._trial.journal import (
     InternalError,
     Journal,
-    JournalEvent,
     TrialStarted,
     refusal,
 )
@@ -55,6 +49,7 @@ from pytest_dataloader_faults._trial.process import environment
 from pytest_dataloader_faults._trial.process.surroundings import Surroundings
 from pytest_dataloader_faults._trial.process.warden import run_under_deadline
 from pytest_dataloader_faults._trial.run import run
+from pytest_dataloader_faults.faults.globs import package_folders
 from pytest_dataloader_faults.steps import OwnStep
 
 
@@ -62,7 +57,7 @@ def preload() -> None:
     """Do, in pytest's process, what each trial and each of its workers would do again."""
     arm_function(fakes=fake_files() is not None)
     import_late_modules(FOR_LOADER)
-    prepare_supervisors(JournalEvent)
+    package_folders()
     _read_sources()
 
 
@@ -186,44 +181,3 @@ def _forget_helpers() -> None:
     server._forkserver_authkey = server._inherited_fds = None
     sharer: Any = vars(resource_sharer)["_resource_sharer"]
     sharer._afterfork()
-
-
-# Some facts about the fork of a process that has loaded torch. It holds 150 MB in 37,000 pages,
-# most of them objects of Python. fork(2) copies an entry of the page table for each, and the end of
-# the child takes them away again: 6 and 10 ms here, and a trial has seven of them, which was most
-# of its time. A huge page holds 512 pages in one entry. Python does not request any, and most
-# systems provide them only on request (/sys/kernel/mm/transparent_hugepage/enabled). MADV_COLLAPSE
-# (madvise(2), since Linux 6.1) moves what a range holds into huge pages, once: later allocations
-# stay as they were, which those who measure memory rely on. A child that writes copies one small
-# page, as before. Fork and end then take 1.5 and 6 ms. Four fifths of the huge pages are whole
-# after dozens of trials: pytest's process mostly waits while its children live.
-
-
-_HUGE = 1 << 21
-_TRIALS_BEFORE = 3
-"""Moving memory takes as long as it saves in a dozen trials."""
-_MOST = 1 << 28
-"""Bytes of one range: a larger one is an array, and would take long to move."""
-_trials = itertools.count(1)
-
-
-def collapse_after_two_trials() -> None:
-    """Use huge pages from the third trial of this process on."""
-    if next(_trials) == _TRIALS_BEFORE:
-        collapse_memory()
-
-
-@functools.cache
-def collapse_memory() -> None:
-    """Use huge pages from now on, if the kernel has them. Further calls do nothing."""
-    with contextlib.suppress(OSError):  # Without /proc forks take longer, and that is all.
-        for start, end in list(_full_ranges(private_memory())):
-            collapse(start, end - start)
-
-
-def _full_ranges(memory: Iterable[PrivateMemory]) -> Iterator[tuple[int, int]]:
-    """Ranges of whole huge pages in private *memory* that is mostly in use."""
-    for begin, end, resident in memory:
-        start, stop = -(-begin // _HUGE) * _HUGE, end // _HUGE * _HUGE
-        if start < stop and end - begin <= min(_MOST, 2 * resident):
-            yield start, stop

@@ -70,9 +70,9 @@ def prepare(names: Collection[str]) -> None:
     if "forkserver" in contexts:
         fork_server.begin()
     if len(names) > _CHECKS_THAT_REPAY:
-        from pytest_dataloader_faults._trial import child  # It imports torch.
+        from pytest_dataloader_faults._engine.loader.huge_pages import collapse_memory
 
-        child.collapse_memory()
+        collapse_memory()
 
 
 def run_check(

@@ -27,8 +27,8 @@ from torch.utils.data import (
 )
 
 from pytest_dataloader_faults import Contract
+from pytest_dataloader_faults._engine.loader import huge_pages
 from pytest_dataloader_faults._engine.system.proc import PAGE, memory_of, unshared_pages
-from pytest_dataloader_faults._trial import child
 from pytest_dataloader_faults.battery.checks.memory import (
     BLOCKS,
     FEWEST_SAMPLES,
@@ -172,9 +172,9 @@ def test_without_the_measurement_there_is_no_verdict(monkeypatch: pytest.MonkeyP
 def test_huge_pages_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     """The dataset is pytest's, so that its memory becomes huge pages in between."""
     dataset, totals, huge = texts(COUNT), [], []
-    for trials in (itertools.count(1000), itertools.count(child._TRIALS_BEFORE)):
-        monkeypatch.setattr(child, "_trials", trials)
-        child.collapse_memory.cache_clear()
+    for scopes in (itertools.count(1000), itertools.count(huge_pages._SCOPES_BEFORE)):
+        monkeypatch.setattr(huge_pages, "_scopes", scopes)
+        huge_pages.collapse_memory.cache_clear()
         result = _failure(lambda: dataset, contract=LIMITED)
         assert result.verdict == "leaked", result.explanation
         growth = growth_of(result.outcome.of(WorkerMemory)[0])

@@ -15,10 +15,10 @@ from pytest_dataloader_faults._engine import protocol
 from pytest_dataloader_faults._engine.channel import Channel, packed
 from pytest_dataloader_faults._engine.plan import FaultPlan
 from pytest_dataloader_faults._engine.protocol import (
+    Done,
     ExitNow,
     FaultRefused,
     Hello,
-    Ready,
     SampleStarted,
 )
 from pytest_dataloader_faults._engine.worker.preparations.allocations import TakesFreeMemory
@@ -65,7 +65,7 @@ def test_descriptors_travel_along(ends, tmp_path, reason):
         path.write_text(path.name)
     files = [os.open(path, os.O_RDONLY) for path in paths]
     near.send(FaultRefused(reason), files)
-    near.send(Ready())
+    near.send(Done())
     (_, received), (_, none) = far.receive(), far.receive()
     assert [] == none
     assert [str(path) for path in paths] == [os.readlink(f"/proc/self/fd/{n}") for n in received]
@@ -79,7 +79,7 @@ def test_descriptors_that_find_no_number_are_an_error_that_leaves_none_open(ends
     near, far = ends
     descriptors = psutil.Process().num_fds()
     with open(os.devnull, "rb") as file:
-        with packed(Ready()) as (packet, _):
+        with packed(Done()) as (packet, _):
             socket.send_fds(near.connection, [packet], [file.fileno()] * 253)
         with _at_most(descriptors + 100), pytest.raises(OSError, match="descriptors"):
             far.receive()
@@ -102,9 +102,9 @@ class _at_most:  # noqa: N801  # It reads as a limit.
 
 def test_a_closed_connection_is_an_end(ends):
     near, far = ends
-    near.send(Ready())
+    near.send(Done())
     near.close()
-    assert (Ready(), []) == far.receive()
+    assert (Done(), []) == far.receive()
     with pytest.raises(EOFError):
         far.receive()
 
@@ -137,7 +137,7 @@ FIRING = Firing(0, 1, 17, "read", "/a", 3, time=0.5, kind=FiringKind.REPLACED)
 FILES = {"/a": FileCounts(1, 2, 3), "/\udcff": FileCounts()}
 MESSAGES = [
     protocol.Configure(PLAN, 17),
-    protocol.Ready(),
+    Done("why"),
     protocol.AwaitingBatch(loader=1, worker=0, epoch=2, nth=3),
     protocol.ReleaseLoader(1),
     protocol.WaitUntilIdle(1, 2, ((0, 4), (1, 3))),
@@ -145,8 +145,6 @@ MESSAGES = [
     protocol.Idle((0,), (1, 2)),
     protocol.EndFaults(),
     protocol.DatasetMade(),
-    protocol.MadeNoted(),
-    protocol.FaultsEnded(),
     protocol.GetReport(finish=True),
     protocol.WorkerReports(
         (FaultFacts(PLAN.faults[0], 2, 1, firings=(FIRING,)),),
@@ -173,11 +171,6 @@ MESSAGES = [
     ExitNow(3),
     protocol.DieWhileSending(9),
     protocol.Block(),
-    protocol.StartSupervisor(),
-    protocol.SupervisorStarted(17, "why"),
-    protocol.GetEnd(),
-    protocol.EndOfSupervisor(-9),
-    protocol.EndOfSupervisor(None),
 ]
 
 

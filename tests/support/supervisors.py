@@ -4,7 +4,7 @@ import contextlib
 
 import psutil
 
-from pytest_dataloader_faults._engine.supervisor.server import NAME
+from pytest_dataloader_faults._engine.supervisor.start import NAME
 
 
 def running_supervisors() -> set[psutil.Process]:

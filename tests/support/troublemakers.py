@@ -16,7 +16,7 @@ from typing import Any
 import psutil
 from torch.utils.data import get_worker_info
 
-from pytest_dataloader_faults._engine.supervisor.server import NAME
+from pytest_dataloader_faults._engine.supervisor.start import NAME
 from support.datasets import Records
 from support.waiting import until
 

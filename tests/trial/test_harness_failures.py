@@ -223,15 +223,15 @@ def _stop_within_an_epoch(records):
 def test_an_injection_that_cannot_begin_leaves_nothing(monkeypatch):
     monkeypatch.setattr(client, "_PATIENCE", 0.5)
     started = []
-    start = client._start
+    fork_supervisor = client.fork_supervisor
 
     def start_and_stop():
-        process, handle = start()
-        started.append(psutil.Process(process.pid))
+        handle = fork_supervisor()
+        started.append(psutil.Process(handle.pid))
         started[0].suspend()
-        return process, handle
+        return handle
 
-    monkeypatch.setattr(client, "_start", start_and_stop)
+    monkeypatch.setattr(client, "fork_supervisor", start_and_stop)
     scope = inject(ReadError("*.none"), require_fired=False)
     with pytest.raises(HarnessError, match=r"supervisor \(pid \d+\) is stopped"):
         scope.__enter__()

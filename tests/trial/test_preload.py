@@ -11,9 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from pytest_dataloader_faults import run_trial, wire
+from pytest_dataloader_faults import run_trial
+from pytest_dataloader_faults._engine.loader.huge_pages import _full_ranges
 from pytest_dataloader_faults._engine.system.proc import parse_private_memory
-from pytest_dataloader_faults._trial.child import _full_ranges, preload
+from pytest_dataloader_faults._trial.child import preload
 from support.datasets import Records
 
 _WHOLE = 4
@@ -44,24 +45,7 @@ class KnowsItsSources(Records):
         return super().__getitem__(index)
 
 
-class KnowsItsMessages(Records):
-    """Refuses to make a sample once the fields of a message had to be looked up."""
-
-    def __init__(self, folder):
-        super().__init__(folder)
-        self.known = self._looked_up()
-
-    def __getitem__(self, index):
-        if (number := self._looked_up()) != self.known:
-            message = f"{number - self.known} looked up since"
-            raise RuntimeError(message)
-        return super().__getitem__(index)
-
-    def _looked_up(self):
-        return sum(each.cache_info().misses for each in (wire.readers_of, wire.names_of))
-
-
-@pytest.mark.parametrize("dataset", [KnowsItsModules, KnowsItsSources, KnowsItsMessages])
+@pytest.mark.parametrize("dataset", [KnowsItsModules, KnowsItsSources])
 def test_nothing_is_done_again(dataset, records, monkeypatch):
     loader = {"num_workers": 2, "batch_size": 4}
     preload()
@@ -106,13 +90,13 @@ def huge():
 held = [b"%064d" % n for n in range(200_000)]
 """
 COLLAPSE = """
-from pytest_dataloader_faults._trial import child
+from pytest_dataloader_faults._engine.loader.huge_pages import collapse_after_two_scopes
 
 before = huge()
-child.collapse_after_two_trials()
-child.collapse_after_two_trials()
+collapse_after_two_scopes()
+collapse_after_two_scopes()
 first = huge()
-child.collapse_after_two_trials()
+collapse_after_two_scopes()
 assert held == [b"%064d" % n for n in range(200_000)]
 print(before, first, huge())
 """
@@ -149,7 +133,7 @@ def test_only_private_memory_that_is_in_use_is_moved() -> None:
 
 
 @NEEDS_HUGE_PAGES
-def test_the_third_trial_moves_memory_and_keeps_what_is_in_it() -> None:
+def test_the_third_scope_moves_memory_and_keeps_what_is_in_it() -> None:
     pages_at_start, pages_after_one, pages_at_end = _huge_pages(COLLAPSE)
     assert pages_at_start == pages_after_one
     assert pages_at_end > pages_after_one or not _has_collapse(), "no page was moved"

@@ -16,28 +16,19 @@ import contextlib
 import errno
 import math
 import os
-import resource
 import select
-import signal
 import sys
-import tempfile
 import time
-import traceback
-from dataclasses import replace
-from typing import NoReturn
 
 from pytest_dataloader_faults import wire
 from pytest_dataloader_faults._engine import protocol
-from pytest_dataloader_faults._engine.channel import Channel, Door
+from pytest_dataloader_faults._engine.channel import Channel
 from pytest_dataloader_faults._engine.kernel.caller import BadSyscallError, Syscall
 from pytest_dataloader_faults._engine.kernel.linux import NAMES, file_clock
 from pytest_dataloader_faults._engine.kernel.syscalls import Listener
 from pytest_dataloader_faults._engine.plan import FaultPlan, sum_facts
 from pytest_dataloader_faults._engine.protocol import (
-    Configure,
     Hello,
-    Ready,
-    SupervisorHandle,
     ToLoader,
 )
 from pytest_dataloader_faults._engine.supervisor import inherited_files
@@ -46,14 +37,14 @@ from pytest_dataloader_faults._engine.supervisor.answers.deaths import FetchStar
 from pytest_dataloader_faults._engine.supervisor.answers.services import SupervisorServices
 from pytest_dataloader_faults._engine.supervisor.events import Events
 from pytest_dataloader_faults._engine.supervisor.idle_wait import IdleWait
-from pytest_dataloader_faults._engine.supervisor.leftovers import ScopeLeftovers
 from pytest_dataloader_faults._engine.supervisor.refusals import Refusals, SharedFiles
 from pytest_dataloader_faults._engine.supervisor.shared_offsets import shared_files
 from pytest_dataloader_faults._engine.supervisor.worker_state import WorkerState
-from pytest_dataloader_faults._engine.system.libc import end_with_parent
-from pytest_dataloader_faults._engine.system.proc import nearest, set_own_name
-from pytest_dataloader_faults._engine.system.processes import fork, kill_with_children
-from pytest_dataloader_faults._engine.system.temporary import AnonymousFile, SharedCount
+from pytest_dataloader_faults._engine.system.proc import nearest
+from pytest_dataloader_faults._engine.system.processes import (
+    kill_with_children,
+)
+from pytest_dataloader_faults._engine.system.temporary import SharedCount
 from pytest_dataloader_faults.outcomes.refusals import FileHistory
 from pytest_dataloader_faults.wire import Firing
 
@@ -190,7 +181,7 @@ class Supervisor:
             case protocol.DatasetMade():
                 for worker in self.workers:
                     worker.makes_dataset = False
-                self._reply(protocol.MadeNoted())
+                self._reply(protocol.Done())
             case protocol.GetReport():
                 if message.finish:
                     self._disarm()
@@ -200,7 +191,7 @@ class Supervisor:
         self._over = True
         for worker in self.workers:
             worker.faults.over = True
-        self._reply(protocol.FaultsEnded())
+        self._reply(protocol.Done())
 
     def _release(self, loader: int) -> None:
         """*loader* ends its workers: from now on, faults do not fire there or keep them waiting."""
@@ -403,83 +394,3 @@ class Supervisor:
         if call is not None:
             with contextlib.suppress(OSError):  # It was answered before the error was raised.
                 worker.listener.continue_syscall(call)
-
-
-def _serve(
-    channel: Channel,
-    door: Channel,
-    report_fd: int | None,
-    bytes_read: SharedCount | None,
-    files: SharedFiles | None,
-) -> None:
-    """Serve one scope, unless the starter closes the connection before it sends a plan."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the main process.
-    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    try:
-        message, _ = channel.receive()
-    except (EOFError, ConnectionError):
-        if report_fd is not None:
-            signal.pause()  # The warden ends it.
-        return
-    assert isinstance(message, Configure)
-    with contextlib.ExitStack() as scope:
-        leftovers = None
-        if message.folder is not None:  # In a trial the warden removes what is left.
-            # Or it would make a file to see whether it can, and leave that when it is killed.
-            tempfile.tempdir = os.path.dirname(message.folder)
-            leftovers = scope.enter_context(ScopeLeftovers(message))
-        supervisor = Supervisor(channel, door, message.plan, message.driver, report_fd, files)
-        if leftovers:
-            leftovers.list_workers = lambda: [worker.pid for worker in supervisor.workers]
-        if bytes_read:
-            supervisor.services = replace(supervisor.services, bytes_read=bytes_read)
-        signal.signal(signal.SIGTERM, lambda _number, _frame: supervisor.end())
-        signal.signal(REPORT_SIGNAL, lambda _number, _frame: supervisor.report())
-        channel.send(Ready(leftovers.refused if leftovers else ""))
-        supervisor.run()
-    supervisor.run_for_others()
-
-
-REPORT_SIGNAL = signal.SIGUSR1
-"""By this, a warden requests the report of a trial that cannot do so."""
-NAME = "dlf-supervisor"
-"""What ps(1) shows; its command line is its parent's."""
-
-
-def fork_supervisor(report_fd: int, files: SharedFiles) -> SupervisorHandle:
-    """Fork a supervisor, which writes its report to *report_fd* when it is ended."""
-    (ours, theirs), (door, inside) = Channel.pair(), Channel.pair()
-    printed, bytes_read, warden = AnonymousFile("supervisor"), SharedCount(), os.getpid()
-    pid = fork()
-    if not pid:
-        end_with_parent(warden, signal.SIGTERM)
-        ours.close()
-        door.close()
-        for stream in (1, 2):
-            os.dup2(printed.fd, stream)
-        run_supervisor(theirs, inside, report_fd, bytes_read, files)
-    theirs.close()
-    inside.close()
-    return SupervisorHandle(pid, ours, Door(door), printed, bytes_read)
-
-
-def run_supervisor(
-    control: Channel,
-    door: Channel,
-    report_fd: int | None = None,
-    bytes_read: SharedCount | None = None,
-    files: SharedFiles | None = None,
-) -> NoReturn:
-    """Serve in a process that was forked for it. Never return into what its parent does next."""
-    status = 70
-    try:
-        set_own_name(NAME)
-        _serve(control, door, report_fd, bytes_read, files)
-        status = 0
-    except SystemExit:
-        status = 0
-    except BaseException:  # noqa: BLE001  # there is nothing to return to
-        traceback.print_exc()
-    finally:
-        os._exit(status)

@@ -16,7 +16,7 @@ import os
 import signal
 
 from pytest_dataloader_faults._engine.protocol import SupervisorHandle, WorkerReports
-from pytest_dataloader_faults._engine.supervisor.server import REPORT_SIGNAL
+from pytest_dataloader_faults._engine.supervisor.start import REPORT_SIGNAL
 from pytest_dataloader_faults._engine.system.children import ChildProcess, reap
 from pytest_dataloader_faults._engine.system.patience import (
     BETWEEN_LOOKS,

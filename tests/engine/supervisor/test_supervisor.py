@@ -2,15 +2,16 @@
 
 import os
 import socket
+import sys
 
 import pytest
 from torch.utils.data import DataLoader
 
 from pytest_dataloader_faults import inject
 from pytest_dataloader_faults._engine.channel import Channel
-from pytest_dataloader_faults._engine.loader import client
 from pytest_dataloader_faults._engine.plan import FaultPlan
 from pytest_dataloader_faults._engine.protocol import EndFaults
+from pytest_dataloader_faults._engine.supervisor import start
 from pytest_dataloader_faults._engine.supervisor.events import Events
 from pytest_dataloader_faults._engine.supervisor.server import Supervisor
 from pytest_dataloader_faults.exceptions import HarnessError
@@ -39,19 +40,16 @@ MUCH = 1 << 20
 """Bytes: more than a pipe takes."""
 MOST = 6000
 """Characters of an error, with a message of ours."""
-DIES = f"""
-import sys
-print("its beginning", file=sys.stderr)
-sys.stderr.write("." * {MUCH})
-print("its end", file=sys.stderr)
-sys.exit(70)
-"""
+
+
+def _die_as_it_starts(*_):
+    sys.stderr.write("its beginning" + "." * MUCH)
+    raise RuntimeError("its end")
 
 
 @pytest.mark.usefixtures("engine")
 def test_a_supervisor_that_dies_as_it_starts(monkeypatch):
-    monkeypatch.delitem(client._hosts, os.getpid(), raising=False)  # What runs already.
-    monkeypatch.setattr(client, "main_code", lambda _module: DIES)
+    monkeypatch.setattr(start, "_serve", _die_as_it_starts)
     descriptors = len(os.listdir("/proc/self/fd"))
     with pytest.raises(HarnessError, match=r"\) exited with status 70") as caught:
         inject(ReadError("*.none"), require_fired=False).__enter__()
