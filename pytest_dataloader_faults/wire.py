@@ -1,7 +1,7 @@
-"""Records as JSON, and back: one codec for sockets, journals and files. Pure.
+"""Records as JSON, and back: one codec for journals and files. Pure.
 
-A record is a dataclass or a named tuple, and each field has a type that JSON can hold. On a socket
-and in a journal, a record is a message: an object that names its type, which ``register`` has
+A record is a dataclass or a named tuple, and each field has a type that JSON can hold. In a
+journal, a record is a message: an object that names its type, which ``register`` has
 entered. The records of what faults and workers did are here, too, because workers, the supervisor,
 trials and reports pass them on as they are.
 """
@@ -210,7 +210,7 @@ def _read_mapping(reader: _Reader, data: Any) -> Any:
 
 
 @functools.cache
-def readers_of(kind: Any, ignore_unknown: bool) -> Mapping[str, _Reader]:
+def _readers_of(kind: Any, ignore_unknown: bool) -> Mapping[str, _Reader]:
     """The reader of each field of *kind*, by name, in order."""
     types = get_type_hints(kind, include_extras=True)
     names = inspect.signature(kind).parameters
@@ -219,7 +219,7 @@ def readers_of(kind: Any, ignore_unknown: bool) -> Mapping[str, _Reader]:
 
 def _read_record(kind: Any, ignore_unknown: bool, data: Any) -> Any:
     """Read a dataclass or named tuple from an object, or a named tuple from a list of values."""
-    readers = readers_of(kind, ignore_unknown)
+    readers = _readers_of(kind, ignore_unknown)
     if isinstance(data, (list, tuple)) and hasattr(kind, "_fields") and len(data) <= len(readers):
         if len(data) == len(readers) and _are_plain(readers.values(), data):
             return kind(*data)
@@ -291,7 +291,7 @@ def to_json(value: Any) -> Any:
 
 
 @functools.cache
-def names_of(kind: Any) -> tuple[str, ...]:
+def _names_of(kind: Any) -> tuple[str, ...]:
     """The names of the fields of a dataclass."""
     return tuple(each.name for each in fields(kind))
 
@@ -303,7 +303,7 @@ def _fields_of(value: Any) -> dict[str, Any]:
     if isinstance(value, tuple):
         return value._asdict()  # type: ignore[attr-defined,no-any-return]  # A named tuple.
     kind: Any = type(value)
-    values = {name: getattr(value, name) for name in names_of(kind)}
+    values = {name: getattr(value, name) for name in _names_of(kind)}
     return {"type": kind.__name__, **values} if isinstance(value, Note) else values
 
 
@@ -313,7 +313,7 @@ _MESSAGES: dict[str, Any] = {}
 
 
 class UnknownMessageError(HarnessError):
-    """The text is not a message, or its receiver does not know it."""
+    """The text is not a message."""
 
 
 class IncompleteMessageError(UnknownMessageError):

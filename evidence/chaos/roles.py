@@ -8,7 +8,6 @@ from typing import NamedTuple
 
 from pytest_dataloader_faults._engine.supervisor.start import NAME
 
-_SUPERVISOR = b"supervisor.main"
 _SERVER = b"fork_server_main"
 _PYTHONS_SERVER = b"multiprocessing.forkserver"
 _HELPERS = (b"resource_tracker", b"torch_shm_manager")
@@ -72,7 +71,7 @@ def _role(process: Process, processes_by_pid: dict[int, Process], main: int) -> 
     role = None
     if process.pid == main or above is None or any(each in process.command for each in _HELPERS):
         pass
-    elif process.name == NAME or _SUPERVISOR in process.command:
+    elif process.name == NAME:
         role = "supervisor"
     elif server := next((each for each in _SERVERS if each in process.command), None):
         role = "worker" if _depth(server, process, processes_by_pid) > _SERVERS[server] else None

@@ -53,10 +53,6 @@ class Events:
         self._poll.unregister(self._others_fd)
         self._poll.register(self._others_fd, select.POLLIN)
 
-    def close(self) -> None:
-        """Let go of all of them, in a process that has been forked and does not wait for them."""
-        self._others.close()
-
     def unwatch(self, fd: int) -> None:
         """Forget *fd*, if it is watched."""
         if self._handlers.pop(fd, None) is not None:

@@ -127,8 +127,9 @@ def _run(supervise: Callable[[], None]) -> NoReturn:
 
 def _leave_all_but(kept: Iterable[int], printed: int) -> None:
     """Let go of what belongs to the parent, but for the descriptors *kept*; print to *printed*."""
-    gc.freeze()
     _restore_functions()
+    set_own_name(NAME)
+    gc.freeze()
     sys.settrace(None)
     sys.setprofile(None)
     signal.set_wakeup_fd(-1)
@@ -142,7 +143,6 @@ def _leave_all_but(kept: Iterable[int], printed: int) -> None:
     sys.stdout = sys.stderr = open(2, "w", encoding="utf-8", errors="replace", buffering=1)
     faulthandler.enable(file=2)
     warnings.simplefilter("ignore")
-    set_own_name(NAME)
     os.chdir("/")  # It shall not keep a folder of the user's in use.
 
 

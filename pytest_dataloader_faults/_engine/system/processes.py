@@ -21,23 +21,13 @@ from pytest_dataloader_faults.exceptions import UnusableEnvironmentError
 def describe_child_exit(pid: int) -> str | None:
     """How this process's child *pid* ended; "" as it should, and None if it runs."""
     try:
-        code = exit_code_of(pid)
+        end = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
     except ChildProcessError:
         return ""
-    if code is None:
-        return None
-    return describe_end(code) if code else ""
-
-
-def exit_code_of(pid: int) -> int | None:
-    """The exit status of this process's child *pid*, or a signal as a negative number.
-
-    None if it runs. It can still be waited for.
-    """
-    end = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
     if end is None:
         return None
-    return end.si_status if end.si_code == os.CLD_EXITED else -end.si_status
+    code = end.si_status if end.si_code == os.CLD_EXITED else -end.si_status
+    return describe_end(code) if code else ""
 
 
 def describe_end(code: int) -> str:
