@@ -16,7 +16,7 @@ from pytest_dataloader_faults._engine.kernel import syscalls
 from pytest_dataloader_faults._settings import Settings
 from pytest_dataloader_faults._settings.jobs import TrialJob, TrialOptions
 from pytest_dataloader_faults._trial import run_trial_job, take_reference
-from pytest_dataloader_faults.faults import ShortWrite, WorkerKilled, WriteError
+from pytest_dataloader_faults.faults import ShortRead, ShortWrite, WorkerKilled, WriteError
 from support.attempts import attempt, epoch_of
 from support.contracts.writes import CONTENT, WRITING
 from support.datasets import CopiedRecords, Records
@@ -160,8 +160,12 @@ class Looping(Records):
 
 @pytest.mark.parametrize(
     ("fault", "fired"),
-    [(ShortWrite("*.copy", max_bytes=9), 16 * 7), (WorkerKilled(writing="*/0.copy"), 1)],
-    ids=["short", "death"],
+    [
+        (ShortWrite("*.copy", max_bytes=9), 16 * 7),
+        (ShortRead("*.rec", max_bytes=9), 16 * 7),
+        (WorkerKilled(writing="*/0.copy"), 1),
+    ],
+    ids=["short write", "short read", "death"],
 )
 def test_a_container_may_forbid_duplicates(records, monkeypatch, fault, fired):
     """Docker's profile refuses pidfd_getfd(2); the supervisor of a trial is forked from here."""

@@ -51,8 +51,7 @@ class _ResolvedPath(NamedTuple):
     """The file that a call means: the absolute path that globs are about, and one to open it by.
 
     They differ if only the kernel can resolve the path: ``..`` behind a symbolic link, a slash
-    behind a file's name, a link of /proc to a folder, and, with *is_descriptor*, to an open
-    descriptor.
+    behind a file's name, and, with *is_descriptor*, a link of /proc to an open descriptor.
     """
 
     path: str
@@ -63,13 +62,12 @@ class _ResolvedPath(NamedTuple):
 class PathRequest(NamedTuple):
     """What a call of the open(2) or stat(2) kind requests: a file, by O_* and RESOLVE_* flags.
 
-    *name* is its path argument; see ``_ResolvedPath`` for the others.
+    See ``_ResolvedPath`` for the first three.
     """
 
     path: str
     raw: str
     is_descriptor: bool
-    name: bytes
     flags: int
     resolve: int = 0
 
@@ -86,17 +84,16 @@ class PathRequest(NamedTuple):
 _OF_CREAT = os.O_CREAT | os.O_WRONLY | os.O_TRUNC
 
 
-def open_request(call: Syscall, name: bytes) -> PathRequest:
-    """What *call* requests, whose path argument is *name*."""
-    flags, resolve = _OF_CREAT, 0
+def open_request(call: Syscall) -> PathRequest:
+    """What *call* requests, an open(2) or one of its variants."""
+    name, flags, resolve = read_path(call), _OF_CREAT, 0
     if call.facts.flags_at is not None:
         flags = call.argument(call.facts.flags_at)
     if call.name == "openat2":
         flags, _, resolve = OPEN_HOW.unpack(read_argument(call, flags, OPEN_HOW.size))
     if resolve & RESOLVE_IN_ROOT:
         name = name.lstrip(b"/")
-    resolved = resolve_path(call, name)
-    return PathRequest(*resolved, name, flags & 0xFFFFFFFF, resolve)
+    return PathRequest(*resolve_path(call, name), flags & 0xFFFFFFFF, resolve)
 
 
 _OF_LINKS = (
@@ -106,12 +103,12 @@ _OF_LINKS = (
 """Calls that examine a symbolic link itself, without a flag."""
 
 
-def stat_request(call: Syscall, name: bytes) -> PathRequest:
+def stat_request(call: Syscall) -> PathRequest:
     """What *call* examines: a link itself, instead of its target, by O_NOFOLLOW."""
     place = call.facts.flags_at
     by_name = call.name in _OF_LINKS
     not_behind = call.arguments[place] & AT_SYMLINK_NOFOLLOW if place else by_name
-    return PathRequest(*resolve_path(call, name), name, os.O_NOFOLLOW if not_behind else 0)
+    return PathRequest(*resolve_path(call, read_path(call)), os.O_NOFOLLOW if not_behind else 0)
 
 
 def resolve_path(call: Syscall, name: bytes) -> _ResolvedPath:

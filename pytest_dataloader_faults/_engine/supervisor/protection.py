@@ -251,7 +251,7 @@ class Protection:
         flags = call.arguments[2] if call.name == "openat" else os.O_CREAT
         if not flags & (os.O_CREAT | os.O_TRUNC) or _is_of_semaphore(call):
             return
-        request = caller.open_request(call, caller.read_path(call))
+        request = caller.open_request(call)
         flags = request.flags
         if flags & (os.O_PATH | os.O_DIRECTORY):  # O_TMPFILE contains the latter.
             return

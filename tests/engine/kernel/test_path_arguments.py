@@ -13,8 +13,8 @@ import pytest
 from pytest_dataloader_faults._engine.kernel.caller import (
     BadSyscallError,
     Syscall,
-    open_request,
     read_path,
+    resolve_path,
 )
 from pytest_dataloader_faults._engine.system.processes import fork
 from pytest_dataloader_faults.faults import OpenError
@@ -156,7 +156,7 @@ def test_the_descriptor_of_another_process(path):
     """/proc/PID/fd/N means descriptor N of process PID, whoever opens it."""
     call = Syscall(1, os.getpid(), "openat", (_FOLDER, 0, os.O_RDONLY, 0, 0, 0))
     parent = f"/proc/{os.getppid()}/fd/0"
-    assert open_request(call, parent.encode()).path == os.readlink(parent)
+    assert resolve_path(call, parent.encode()).path == os.readlink(parent)
     with open(path, "rb") as file:
         own = f"/proc/{os.getpid()}/fd/{file.fileno()}"
-        assert open_request(call, own.encode()).path == str(path)
+        assert resolve_path(call, own.encode()).path == str(path)

@@ -32,7 +32,7 @@ _MOST_NUMBERS = 1 << 20
 def on_open(worker: WorkerState, call: Syscall, services: SupervisorServices) -> bool:
     """Answer an open(2) as its faults require; False if the kernel should execute it."""
     try:
-        request = caller.open_request(call, caller.read_path(call))
+        request = caller.open_request(call)
     except PermissionError:
         return _leave_to_kernel(worker, INVISIBLE)
     is_there = not request.flags & os.O_CREAT or os.path.exists(request.raw)
@@ -54,7 +54,7 @@ def on_open(worker: WorkerState, call: Syscall, services: SupervisorServices) ->
 def on_bystanders_open(worker: WorkerState, call: Syscall, _: SupervisorServices) -> bool:
     """Note what the process reads; the kernel executes its open(2)."""
     with contextlib.suppress(PermissionError):
-        worker.note_reading(caller.open_request(call, caller.read_path(call)))
+        worker.note_reading(caller.open_request(call))
     return False
 
 
@@ -163,7 +163,7 @@ def on_stat(worker: WorkerState, call: Syscall, _: SupervisorServices) -> bool:
     False if the kernel should execute it.
     """
     try:
-        request = caller.stat_request(call, caller.read_path(call))
+        request = caller.stat_request(call)
     except PermissionError:
         return False
     if not worker.faults.targets(request.path) or worker.identities.difference(call.pid):

@@ -144,14 +144,13 @@ def on_stray(worker: WorkerState, call: Syscall, services: SupervisorServices) -
         return False
     is_open = call.facts.role is Role.OPENS
     try:
-        name = caller.read_path(call)
-        request = caller.open_request(call, name) if is_open else caller.stat_request(call, name)
+        request = caller.open_request(call) if is_open else caller.stat_request(call)
     except PermissionError:
         return False
     if request.is_descriptor or (is_open and request.flags & os.O_CREAT):
         return False
     if stray := _fire(worker, call, request.path, services.copies):
-        if name.endswith(b"/") or (is_open and request.flags & os.O_DIRECTORY):
+        if request.raw.endswith("/") or (is_open and request.flags & os.O_DIRECTORY):
             worker.listener.fail(call, errno.ENOTDIR)
         elif is_open:
             _open_stray(worker, call, request, stray)
