@@ -308,10 +308,10 @@ class TrialProcess:
             )
         if step.adapt is not None:
             loader = step.adapt(loader)
-        outer = loaders.outer_loader(loader)
+        outer, kind = loaders.outer_loader(loader), loaders.kind_of(loaders.dataset_of(loader))
         # A constructor that meets a fault may return a dataset of another length.
         is_intact = step.phase is None or not (self._monitor is None or job.faults)
-        if loaders.kind_of(loaders.dataset_of(loader)) == "map":
+        if kind == "map":
             count = count_samples if is_intact else loaders.count_readable
             self._length = count(loader, outer)
             self.sampler = sampler_of_epoch(loader, outer)
@@ -333,9 +333,8 @@ class TrialProcess:
         if loader.num_workers:
             self.free.require_for(loader.num_workers)
         loaders.end_stream(loader, job.comparison.limit)
-        facts = drops_last(loader), state_of(loader, outer)
-        kind, method = loaders.kind_of(loaders.dataset_of(loader)), loaders.start_method_of(loader)
-        self.journal.write(LoaderMade(kind, method, *facts))
+        facts = loaders.start_method_of(loader), drops_last(loader), state_of(loader, outer)
+        self.journal.write(LoaderMade(kind, *facts))
         return loader
 
     def _watch(self) -> contextlib.AbstractContextManager[None]:

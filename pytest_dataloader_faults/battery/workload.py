@@ -303,9 +303,7 @@ class Workload:
         """
         if self.is_at_rest:
             return self.filled
-        return self._files_with(
-            lambda counts: counts.reads and (counts.opens or counts.bytes), self._no_file_to_cut
-        )
+        return self._files_with(_is_read, self._no_file_to_cut)
 
     def _no_file_to_cut(self) -> NotApplicable:
         return self.out_of_reach(_ALL_MAPPED) if self.read else self.no_target("read")
@@ -339,8 +337,8 @@ class Workload:
     @property
     def readers(self) -> tuple[int, ...]:
         """The workers that read by system calls, not only from earlier mappings."""
-        uses = [each for each in self.used.items() if _reads(each[1])]
-        return tuple(worker for worker, _ in uses if worker is not None)
+        workers = (each for each in self.used.items() if any(map(_is_read, each[1].values())))
+        return tuple(worker for worker, _ in workers if worker is not None)
 
     @property
     def fetches(self) -> int:
@@ -494,7 +492,7 @@ def _sources(files: Mapping[str, FileCounts]) -> dict[str, FileCounts]:
     return {path: each for path, each in files.items() if each.opens or each.reads}
 
 
-def _reads(files: Mapping[str, FileCounts]) -> bool:
-    """Whether a worker reads by system calls, other than the one read that a mapping counts as."""
-    # A mapping from before the worker started is of a file that the worker never opened.
-    return any(counts.reads and (counts.opens or counts.bytes) for counts in files.values())
+def _is_read(counts: FileCounts) -> bool:
+    """Whether a worker reads a file by system calls, not only from an earlier mapping."""
+    # That counts as one read of a file that the worker never opened.
+    return bool(counts.reads and (counts.opens or counts.bytes))
