@@ -182,7 +182,7 @@ def first_line(message: str) -> str:
 
 
 def is_own_error(error: BaseException) -> bool:
-    """Whether this package raised *error*, which may be the one of ``pytest.fail``."""
+    """Whether *error* was raised by this package, including by ``pytest.fail``."""
     if isinstance(error, DataLoaderFaultsError):
         return True
     packages = map(_top_package, _entries(error.__traceback__))

@@ -30,7 +30,7 @@ _DEVICE_NODES = "nvidiactl kfd dxg dri/renderD* accel/accel* davinci[0-9]*".spli
 _NOT_APPLICABLE = pytest.StashKey[str]()
 """Why an item was skipped before its check, which cannot run on this machine."""
 _item = pytest.StashKey[dict[str, Any] | None]()
-_are_all_left_out = pytest.StashKey[bool]()
+_no_check_selected = pytest.StashKey[bool]()
 _outer_checks = pytest.StashKey[list["Check"]]()
 _LATE = (
     "{}: pytest loads this file after it has read its options, which is too late for checks: move"
@@ -151,12 +151,12 @@ def deselect(config: pytest.Config, items: list[pytest.Item]) -> None:
     if left_out:
         items[:] = selected
         config.hook.pytest_deselected(items=left_out)
-        config.stash[_are_all_left_out] = not any(map(_options.runs_check, selected))
+        config.stash[_no_check_selected] = not any(map(_options.runs_check, selected))
 
 
 def pytest_report_collectionfinish(config: pytest.Config) -> str | None:
     """Say that the command line selects no check; pytest itself only says "deselected"."""
-    if not config.stash.get(_are_all_left_out, False):
+    if not config.stash.get(_no_check_selected, False):
         return None
     options = " ".join(_options.typed_options(config, _options.CHOICE))
     return f"dataloader-faults: no test runs a check selected by {options}"
