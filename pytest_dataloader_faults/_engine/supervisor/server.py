@@ -16,9 +16,11 @@ import contextlib
 import errno
 import math
 import os
+import resource
 import select
 import sys
 import time
+import traceback
 
 from pytest_dataloader_faults import wire
 from pytest_dataloader_faults._engine import protocol
