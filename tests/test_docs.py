@@ -15,7 +15,7 @@ import pytest
 import pytest_dataloader_faults as package
 from pytest_dataloader_faults import faults as vocabulary
 from pytest_dataloader_faults import plugin
-from pytest_dataloader_faults.battery.checks import CHECKS
+from pytest_dataloader_faults.battery.checks import CHECKS, OLD_NAMES
 from pytest_dataloader_faults.plugin import _options
 from support.pages import PAGES, TEXTS, check_examples, generate, pages_with_examples
 from support.rows import rows
@@ -266,6 +266,12 @@ def test_no_page_names_an_option_that_is_not_there():
     named = set(re.findall(r"(?<!pytest_)dataloader_faults_\w+", text))
     assert named == of_junit | set(_DECLARED.ini_keys)
     assert set(re.findall(r"--dataloader-faults-[a-z-]*[a-z]", text)) == set(_DECLARED.options)
+
+
+@each_page
+def test_no_page_names_a_check_that_was_renamed(page):
+    code = re.findall(r"`([\w-]+)`", TEXTS[page])
+    assert {*code} & {*OLD_NAMES} == set()
 
 
 def test_checks_in_ini_examples_exist():
