@@ -198,10 +198,9 @@ def require_match(globs: tuple[str, ...], fault_free: Outcome) -> None:
         return
     subset = "" if len(dead) == len(globs) else f"{', '.join(map(repr, dead))} in "
     file_list = ", ".join(map(printable, files[:5])) or "no data file"
-    message = (
-        f"{subset}files={globs!r} matches nothing that the workers read. They read: {file_list}"
-    )
-    raise InvalidArgumentError(message)
+    readers = "the constructor or the workers" if fault_free.main else "the workers"
+    message = f"{subset}files={globs!r} matches nothing that {readers} read"
+    raise InvalidArgumentError(f"{message}. They read: {file_list}")
 
 
 _LATEST = 0.9

@@ -93,6 +93,25 @@ def test_workers_meet_the_fault_as_well_if_the_constructor_keeps_it_from_them(re
     assert healthy.passed, healthy.explanation
 
 
+class ListedInFile(Records):
+    """Reads the names of its files from another one, in the constructor only."""
+
+    def __init__(self, folder, names):
+        super().__init__(folder)
+        self.paths = [folder / each for each in names.read_text("utf-8").splitlines()]
+
+
+def test_files_may_mean_one_that_only_the_constructor_opens(records, tmp_path):
+    names = tmp_path / "names.txt"
+    names.write_text("".join(f"{each.name}\n" for each in Records(records).paths), "utf-8")
+    make = functools.partial(ListedInFile, records, names)
+    cut = failure_of(make, CUT, files="*/names.txt")
+    error = result_of(make, "open-error", files="*/names.txt")
+
+    assert (cut.verdict, cut.outcome.fired) == ("corrupted", 1), cut.explanation
+    assert not error.applies
+
+
 def test_a_contract_that_allows_to_skip(tmp_path):
     write_lines(tmp_path)
     make, skips = functools.partial(LineStream, tmp_path), Contract(may_skip=True)

@@ -95,7 +95,7 @@ SENTENCES = {
     "hangs": "hung: the epoch neither finished nor raised an exception within 1 s",
     "fails-alone": "fails_without_fault: the loader raised LookupError: not in a worker",
     "option": "DataLoader rejects loader={'batch_size': 0}",
-    "glob": "files=('*.typo',) matches nothing that the workers read",
+    "glob": "files=('*.typo',) matches nothing that the constructor or the workers read",
 }
 STOPPED = "the main process (pid N), which iterates the loader, was stopped (SIGSTOP, or a deb"
 
