@@ -300,15 +300,15 @@ class WorkerConfig:
 class SupervisorHandle:
     """A supervisor that waits for ``Configure``, and the door for its workers.
 
-    *printed*: its standard output and error. *bytes_read*: how many bytes it has read for workers,
-    if it is a trial's.
+    *printed*: its standard output and error. *bytes_read*: how many bytes it has read for
+    workers.
     """
 
     pid: int
     control: Channel
     door: Door
     printed: AnonymousFile
-    bytes_read: SharedCount | None = None
+    bytes_read: SharedCount
 
 
 def describe_output(printed: AnonymousFile) -> str:

@@ -49,7 +49,7 @@ def _serve(
     channel: Channel,
     door: Channel,
     report_fd: int | None,
-    bytes_read: SharedCount | None,
+    bytes_read: SharedCount,
     files: SharedFiles | None,
 ) -> None:
     """Serve one scope, unless the starter closes the connection before it sends a plan."""
@@ -71,8 +71,7 @@ def _serve(
         supervisor = Supervisor(channel, door, message.plan, message.driver, report_fd, files)
         if leftovers:
             leftovers.list_workers = lambda: [worker.pid for worker in supervisor.workers]
-        if bytes_read:
-            supervisor.services = replace(supervisor.services, bytes_read=bytes_read)
+        supervisor.services = replace(supervisor.services, bytes_read=bytes_read)
         signal.signal(signal.SIGTERM, lambda _number, _frame: supervisor.end())
         signal.signal(REPORT_SIGNAL, lambda _number, _frame: supervisor.report())
         channel.send(Done(leftovers.refused if leftovers else ""))
