@@ -376,10 +376,11 @@ def _is_of_semaphore(call: Syscall) -> bool:
 
 
 def _is_kept_by_system(file: File) -> bool:
-    """Whether *file* is one that a file system keeps."""
+    """Whether *file* is one that a file system keeps, and not what Python compiles again."""
     path, is_named = file.path, bool(file.status.st_nlink)
     is_of_kernel = path.startswith(_OF_KERNEL) and not path.startswith(_IN_MEMORY)
-    return file.kind in _KINDS and is_named and not is_of_kernel
+    is_bytecode = path.endswith(".pyc")  # An import replaces it if its source has another time.
+    return file.kind in _KINDS and is_named and not (is_of_kernel or is_bytecode)
 
 
 _Losses = Callable[[Protection, WorkerState, Syscall], Iterator[Loss]]
