@@ -85,8 +85,7 @@ def _has_ended(earlier_state):
 def _undisturbed(records):
     """Compare before and after.
 
-    The first loader of a process leaves torch's own things, and its first scope the process that
-    forks all supervisors.
+    The first loader of a process leaves torch's own things.
     """
     with inject(ReadError("*.none"), require_fired=False):
         epoch(alone(Records(records)))

@@ -18,8 +18,7 @@ from pytest_dataloader_faults._engine.loader.huge_pages import collapse_after_tw
 from pytest_dataloader_faults._engine.plan import FaultPlan
 from pytest_dataloader_faults._engine.supervisor.start import fork_supervisor
 from pytest_dataloader_faults._engine.system import temporary
-from pytest_dataloader_faults._engine.system.children import ChildProcess
-from pytest_dataloader_faults._engine.system.patience import SIGN_OF_LIFE, Patience
+from pytest_dataloader_faults._engine.system.patience import SIGN_OF_LIFE, Patience, has_ended
 from pytest_dataloader_faults._engine.system.proc import is_dead, is_stopped
 from pytest_dataloader_faults._engine.system.processes import describe_child_exit
 from pytest_dataloader_faults.exceptions import LostProcessError, UnusableEnvironmentError
@@ -34,7 +33,7 @@ _NO_ROOM = (
     "no disk space for temporary files: {}. Workers need a socket there to send a batch; without it"
     " a loader waits forever. Free some disk space, or set TMPDIR to a folder that has some"
 )
-_unreaped: list[ChildProcess] = []
+_unreaped: list[int] = []
 """Supervisors of closed scopes, until they have ended and this process has waited for them."""
 _Answer = TypeVar("_Answer", bound=protocol.ToLoader)
 
@@ -53,7 +52,7 @@ class SupervisorClient:
         if running is None:
             collapse_after_two_scopes()
         self._handle = handle = running or fork_supervisor()
-        self._process = None if running else ChildProcess(handle.pid)
+        self._is_own = running is None
         self.pid = handle.pid
         """The supervisor's process id."""
         self._channel = handle.control
@@ -131,7 +130,7 @@ class SupervisorClient:
         was, self._stopped = self._stopped, is_stopped(self.pid)
         if not self._closed and self._stopped and was:
             raise self._silence_error()
-        if not self._closed and self._process is not None and is_dead(self.pid):
+        if not self._closed and self._is_own and is_dead(self.pid):
             raise self._exited_error()
 
     def close(self) -> None:
@@ -140,8 +139,8 @@ class SupervisorClient:
             self._closed = True
             self._channel.close()
             self._handle.door.channel.close()
-        if self._process is not None and self._folder is not None:
-            _end(self._process, self._folder)
+        if self._folder is not None:
+            _end(self.pid, self._folder)
             self._handle.printed.close()
 
     def _request(self, message: protocol.FromLoader, kind: type[_Answer]) -> _Answer:
@@ -180,7 +179,7 @@ class SupervisorClient:
 
     def _describe_exit(self) -> str:
         """How the supervisor ended; only if it is not a trial's, whose warden is its parent."""
-        is_over = self._process is not None and self._process.ends_in_time(_END_PATIENCE)
+        is_over = self._is_own and has_ended(self.pid, _END_PATIENCE)
         return (is_over and describe_child_exit(self.pid)) or "has exited"
 
     def _silence_error(self) -> LostProcessError:
@@ -192,16 +191,22 @@ class SupervisorClient:
         )
 
 
-def _end(supervisor: ChildProcess, folder: str) -> None:
+def _end(supervisor: int, folder: str) -> None:
     """Wait for *supervisor* unless workers outlive its scope. It removes *folder* in the end."""
-    if is_stopped(supervisor.pid):  # It would never end.
-        supervisor.send(signal.SIGKILL)
-    if supervisor.ends_in_time(_WITHOUT_WORKERS):
+    if is_stopped(supervisor):  # It would never end.
+        os.kill(supervisor, signal.SIGKILL)
+    if has_ended(supervisor, _WITHOUT_WORKERS):
         temporary.remove(folder)  # It has done so, unless it was killed.
     _unreaped.append(supervisor)
-    for each in [each for each in _unreaped if each.has_ended(0)]:
-        _unreaped.remove(each)
-        each.reap()
+    _unreaped[:] = [each for each in _unreaped if not _is_reaped(each)]
+
+
+def _is_reaped(child: int) -> bool:
+    """Whether *child* has ended, and this process, or code of the user's, has waited for it."""
+    try:
+        return os.waitpid(child, os.WNOHANG)[0] == child
+    except ChildProcessError:
+        return True
 
 
 class _Connection(socket.socket):
