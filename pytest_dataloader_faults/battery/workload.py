@@ -278,7 +278,7 @@ class Workload:
         }
 
     def _writes_nothing(self) -> NotApplicable:
-        items = (item for worker in self.fault_free.processes for item in worker.files.items())
+        items = (item for worker in self.fault_free.workers for item in worker.files.items())
         if written := [path for path, counts in items if counts.writes]:
             return NotApplicable(
                 f"its workers write {min(written)}, but writes only fail in the trial's own folder."

@@ -27,7 +27,7 @@ from pytest_dataloader_faults.exceptions import (
     UnusableDatasetError,
 )
 from pytest_dataloader_faults.outcomes import CheckResult, Contract, Finding, Verdict
-from pytest_dataloader_faults.outcomes.text import call, escape_for_log, headline
+from pytest_dataloader_faults.outcomes.text import call, escape_for_log, headline, pluralize
 from pytest_dataloader_faults.plugin._failures import (
     CALLED,
     NOT_RUN,
@@ -168,7 +168,8 @@ class FaultCheck:
             return
         with capture.global_and_fixture_disabled() if capture else contextlib.nullcontext():
             reporter.ensure_newline()
-            text = f"dataloader-faults: {test}: {count} checks will take about {estimate:.0f} s"
+            checks = pluralize(count, "check")
+            text = f"dataloader-faults: {test}: {checks} will take about {estimate:.0f} s"
             write_line(reporter, text)
 
     def require_called(self) -> None:

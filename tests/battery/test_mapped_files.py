@@ -83,10 +83,9 @@ def test_what_is_out_of_reach_is_grouped(records):
     closed = by_name.pop(CHECK)
     assert (closed.passed, closed.outcome.fired > 0) == (True, True)
     assert {each.applies for each in by_name.values()} == {False}
-    assert {name: each.cause for name, each in by_name.items()} == {
-        **dict.fromkeys(only, "its files were opened or mapped before the workers started"),
-        "write-error": "",
-    }
+    causes = {name: each.cause for name, each in by_name.items()}
+    assert "writes outside" in causes.pop("write-error")
+    assert {*causes.values()} == {"its files were opened or mapped before the workers started"}
 
 
 def test_a_mapping_of_a_worker_is_cut_off_and_closed(records):

@@ -1,6 +1,5 @@
 """The complete texts of checks, of reasons why they do not apply, and of refused arguments."""
 
-import errno
 import signal
 from collections import defaultdict
 from dataclasses import replace
@@ -259,7 +258,7 @@ ARGUMENTS = {
     "list": lambda: inject([faults.ReadError()]),
     "no fault": inject,
     "glob": lambda: inject("*.jpg"),
-    "errno": lambda: faults.ReadError(errno=errno.ENOENT),
+    "errno": lambda: faults.ReadError(errno=0),
     "host name": lambda: faults.ConnectError("tcp://localhost:80"),
     "connection": lambda: faults.ReadError("tcp://*"),
     "file": lambda: faults.ConnectError("*.jpg"),

@@ -35,7 +35,7 @@ from pytest_dataloader_faults._engine.kernel import linux
 from pytest_dataloader_faults._engine.kernel.bpf import program
 
 architecture = linux.ARCHITECTURES[linux.MACHINE]
-listener = linux.filter_this_process(program({}, architecture, base=1 << 20), os.getpid())
+listener = linux.filter_this_process(program({}, architecture), os.getpid())
 os.set_inheritable(listener, True)  # The kernel counts a listener for as long as it is open.
 os.execv(sys.executable, [sys.executable, "-m", "pytest", *sys.argv[1:]])
 """
