@@ -123,6 +123,8 @@ def _hint_later_fetches(fault: Fault, workers: Sequence[WorkerFacts]) -> str:
     fetches = {each.worker: each.fetches for each in of_workers if target in (None, each.worker)}
     if at <= max(fetches.values(), default=at):
         return ""
+    if not any(fetches.values()):
+        return "its workers ended before they fetched a batch"
     counts = ", ".join(
         f"worker {id_} fetched only {pluralize(count, 'batch')}" for id_, count in fetches.items()
     )

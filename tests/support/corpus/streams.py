@@ -1,5 +1,7 @@
 """Iterable datasets, and the counting of epochs: bugs, and twins without them."""
 
+import contextlib
+import itertools
 import logging
 import tarfile
 from collections.abc import Iterator
@@ -128,6 +130,33 @@ class FewerThanAsked(Records):
         return [self[index] for index in indices if index % 5]
 
 
+def write_lines(folder: Path) -> None:
+    """Fill *folder* with one text, of which a single read returns all."""
+    lines = "".join(f"{number}\n" for number in range(COUNT))
+    (folder / "lines.txt").write_text(lines, encoding="ascii")
+
+
+class Lines(IterableDataset[Any]):
+    """Reads one small text; each worker has every second line."""
+
+    def __init__(self, folder: Path) -> None:
+        self.path = folder / "lines.txt"
+
+    def __iter__(self) -> Iterator[Any]:
+        info = get_worker_info()
+        worker, count = (info.id, info.num_workers) if info else (0, 1)
+        with self.path.open(encoding="ascii") as file:
+            yield from map(int, itertools.islice(file, worker, None, count))
+
+
+class LinesUntilAnError(Lines):
+    """Takes an error for the end of the text."""
+
+    def __iter__(self) -> Iterator[Any]:
+        with contextlib.suppress(OSError):
+            yield from super().__iter__()
+
+
 CASES: tuple[Case, ...] = (
     Case("H1", Unsharded, "workers-agree", "corrupted: more often", RecordStream),
     Case(
@@ -170,6 +199,14 @@ CASES: tuple[Case, ...] = (
         RecordStream,
     ),
     Case("H8", ShortStream, "read-error", "corrupted: are missing", RecordStream),
+    Case(
+        "H8",
+        LinesUntilAnError,
+        "read-error",
+        "corrupted: are missing",
+        Lines,
+        write=write_lines,
+    ),
     Case(
         "H9", FewerThanAsked, "workers-agree", "corrupted: does not contain the requested samples"
     ),
