@@ -23,6 +23,7 @@ Entry: TypeAlias = dict[str, Any]
 REFUSED, NOT_INSTALLED, ENDED = "refused", "not installed", "ended"
 """Statuses of a case that has no results: of an entry with an empty name of a check."""
 _VARYING = (
+    (re.compile(r"(?<=\btorch_)\d+_\d+"), "N_N"),
     (re.compile(r"(?<=\.)\d{2,}(?=\.|$)|(?<![a-zA-Z0-9])\d{4,}(?![a-zA-Z0-9])"), "N"),
     (re.compile(r"\btmp\w{8}\b|\b(?=[a-f]*\d)[0-9a-f]{8,}\b"), "N"),
     (re.compile(r"(?<=-)(?!packages/)[a-z0-9_]{8}(?=/)"), "N"),
@@ -31,8 +32,9 @@ _VARYING = (
 """Ids of processes, temporary names and addresses."""
 
 INTERMITTENT = {
-    # Each worker ends the group that both are in, and may do so before the other one reads.
+    # Each worker ends all of them, and may do so before another one reads.
     ("corpus/TakesTheGroupDown", "read-error"): ["faults"],
+    ("corpus/TakesTheJobDown", "read-error"): ["faults"],
     # Pillow tries smaller blocks if it gets no large one, and may have enough free memory for them.
     ("field/augmented", "memory-exhaustion"): ["verdict"],
     # The workers of a loader that keeps its iterator read more or less of the next epoch. A fault
