@@ -391,10 +391,15 @@ def _make_record(
 
 
 def _cut_printed(printed: str) -> str:
-    """The end of what was *printed*, with the user's frames of a long stack that starts before."""
-    cut, end = printed[:-_STDERR_SHOWN], printed[-_STDERR_SHOWN:]
-    earlier = [each for each in cut.split("\n") if is_user_frame(each) or each.startswith("Fatal ")]
-    return "\n".join([*earlier[-_FRAMES_SHOWN:], end])
+    """The end of what was *printed*, and of long stacks before it what is the user's.
+
+    That is what preceded a crash, and the user's frames: workers that crash together print over
+    one another, and long stacks.
+    """
+    cut, end = printed[:-_STDERR_SHOWN].split("\n"), printed[-_STDERR_SHOWN:]
+    crash = next((place for place, line in enumerate(cut) if line.startswith("Fatal ")), 0)
+    earlier = [each for each in cut[crash:] if is_user_frame(each) or each.startswith("Fatal ")]
+    return "\n".join([*cut[:crash][-_FRAMES_SHOWN:], *earlier[-_FRAMES_SHOWN:], end])
 
 
 def _format_printed(printed: str) -> str:
