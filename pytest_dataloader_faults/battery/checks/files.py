@@ -131,7 +131,7 @@ def _halfway(files: Workload) -> int:
     every file is read at once, and its second read only finds its end: so the number is odd.
     """
     if files.longest_read is None:
-        return files.reads // 2 | 1
+        return max(1, (files.reads // 2 - 1) | 1)
     return max(_SECOND, files.reads // 2)
 
 
