@@ -56,7 +56,7 @@ def refine(run: FaultFreeRun, finding: Finding) -> Finding:
 
 
 def _read_moved(run: FaultFreeRun, batches: _Batches, by: int) -> tuple[tuple[Any, Any], ...]:
-    """What may be at each index of *batches*: its own sample, or the one *by* so many after it."""
+    """What may be at each index of *batches*: its own sample, or the one that is *by* later."""
     indices = [index for each in batches for index in each]
     return tuple(
         (index - displaced, digest)

@@ -346,6 +346,18 @@ class Triggered(InWorkers):
     probability: float = 1.0
 
 
+@dataclass(frozen=True, repr=False)
+class FailedCall(Triggered, FileFault):
+    """A fault by which a call about a file or a folder fails with *errno*."""
+
+    __slots__ = ()
+    effects: ClassVar = Effect.ERROR
+    needs_worker: ClassVar = False
+    errno: int = _errno.EIO
+    nth: int = 1
+    times: int | None = None
+
+
 def explain_invalid_fault(value: object) -> str:
     """What is wrong with *value* if a fault is expected, and what to do; "" if it is one."""
     if isinstance(value, Fault):

@@ -8,6 +8,7 @@ from typing import ClassVar
 
 from pytest_dataloader_faults.faults.base import (
     Effect,
+    FailedCall,
     Fault,
     FileFault,
     InWorkers,
@@ -39,7 +40,7 @@ class ShortCall(Triggered, FileFault):
 
 @kind
 @dataclass(frozen=True, slots=True, repr=False)
-class OpenError(Triggered, FileFault):
+class OpenError(FailedCall):
     """Opening a matching file fails with EIO, or the errno of your choice.
 
     Applies to open(2), openat(2) and openat2(2), which fail with *errno*.
@@ -49,12 +50,7 @@ class OpenError(Triggered, FileFault):
     """
 
     happens_in: ClassVar = Place.OPEN | Place.STAT | Place.LISTING
-    effects: ClassVar = Effect.ERROR
-    needs_worker: ClassVar = False
     operation: ClassVar = "opens"
-    errno: int = _errno.EIO
-    nth: int = 1
-    times: int | None = None
 
     @property
     def hides_file(self) -> bool:
@@ -70,7 +66,7 @@ class OpenError(Triggered, FileFault):
 
 @kind
 @dataclass(frozen=True, slots=True, repr=False)
-class ReadError(Triggered, FileFault):
+class ReadError(FailedCall):
     """Reading a matching file fails with EIO, or the errno of your choice.
 
     read(2), pread(2), readv(2) and preadv(2) fail with *errno*; accessing a mapping raises SIGBUS.
@@ -80,12 +76,7 @@ class ReadError(Triggered, FileFault):
     """
 
     happens_in: ClassVar = Place.READ
-    effects: ClassVar = Effect.ERROR
-    needs_worker: ClassVar = False
     operation: ClassVar = "reads"
-    errno: int = _errno.EIO
-    nth: int = 1
-    times: int | None = None
     offset: int | None = None
 
 
@@ -218,7 +209,7 @@ class HungRead(InWorkers, FileFault):
 
 @kind
 @dataclass(frozen=True, slots=True, repr=False)
-class WriteError(Triggered, FileFault):
+class WriteError(FailedCall):
     """Writing a matching file fails with ENOSPC, or the errno of your choice; nothing is written.
 
     Applies to write(2), fallocate(2), fsync(2) and similar calls, which fail with *errno*.
@@ -228,12 +219,8 @@ class WriteError(Triggered, FileFault):
     """
 
     happens_in: ClassVar = Place.WRITE
-    effects: ClassVar = Effect.ERROR
-    needs_worker: ClassVar = False
     operation: ClassVar = "writes"
     errno: int = _errno.ENOSPC
-    nth: int = 1
-    times: int | None = None
 
 
 @kind

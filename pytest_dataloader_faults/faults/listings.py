@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno as _errno
 import os
 from dataclasses import KW_ONLY, dataclass
 from typing import ClassVar
@@ -10,10 +9,10 @@ from typing import ClassVar
 from pytest_dataloader_faults.faults.base import (
     MAX_NAME,
     Effect,
+    FailedCall,
     FileFault,
     InWorkers,
     Place,
-    Triggered,
     kind,
 )
 
@@ -41,7 +40,7 @@ class ListingOrder(InWorkers, FileFault):
 
 @kind
 @dataclass(frozen=True, slots=True, repr=False)
-class ListingError(Triggered, FileFault):
+class ListingError(FailedCall):
     """Listing a matching folder fails with EIO, or the errno of your choice.
 
     Applies to getdents64(2), which fails with *errno*. One listing counts once, however many calls
@@ -49,12 +48,7 @@ class ListingError(Triggered, FileFault):
     """
 
     happens_in: ClassVar = Place.LISTING
-    effects: ClassVar = Effect.ERROR
-    needs_worker: ClassVar = False
     operation: ClassVar = "listings"
-    errno: int = _errno.EIO
-    nth: int = 1
-    times: int | None = None
 
 
 @kind

@@ -12,6 +12,7 @@ from typing import ClassVar
 from pytest_dataloader_faults import _arguments as allow
 from pytest_dataloader_faults.faults.base import (
     Effect,
+    FailedCall,
     FileFault,
     InWorkers,
     Place,
@@ -66,7 +67,7 @@ class SharedMemoryExhaustion(Triggered):
 
 @kind
 @dataclass(frozen=True, slots=True, repr=False)
-class LockError(Triggered, FileFault):
+class LockError(FailedCall):
     """Locking a matching file fails with EAGAIN, or the errno of your choice.
 
     Applies to flock(2), and to fcntl(2) with F_SETLK, F_SETLKW, F_OFD_SETLK and F_OFD_SETLKW, which
@@ -81,7 +82,6 @@ class LockError(Triggered, FileFault):
 
     happens_in: ClassVar = Place.LOCK
     effects: ClassVar = Effect.ERROR | Effect.DELAY
-    needs_worker: ClassVar = False
     operation: ClassVar = "locks"
     _rules: ClassVar = {
         **FileFault._rules,
@@ -90,8 +90,6 @@ class LockError(Triggered, FileFault):
         ),
     }
     errno: int = _errno.EAGAIN
-    nth: int = 1
-    times: int | None = None
     seconds: float | None = field(default=None, kw_only=True)
 
     @property
