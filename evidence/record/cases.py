@@ -80,8 +80,7 @@ def _corpus() -> Iterator[Case]:
             options = {**limits, **case.options}
             options.pop("exclude", None)
             key = f"corpus/{make.__name__}{_shown(options)}", str(options)
-            is_served = case in network.CASES
-            prepares[key] = functools.partial(_of_records, make, options, is_served=is_served)
+            prepares[key] = functools.partial(_of_corpus, case, make, options)
             checks.setdefault(key, []).append(case.check)
     known: set[tuple[str, str]] = set()
     for key, names in checks.items():
@@ -98,12 +97,12 @@ def _shown(options: Mapping[str, Any]) -> str:
 
 
 @contextlib.contextmanager
-def _of_records(
-    make: Callable[..., Any], options: Mapping[str, Any], folder: Path, *, is_served: bool = False
+def _of_corpus(
+    case: corpus.cases.Case, make: Callable[..., Any], options: Mapping[str, Any], folder: Path
 ) -> Iterator[dict[str, Any]]:
-    records = write_records(folder / "records")
+    records = case.fill(folder / "records")
     with contextlib.ExitStack() as stack:
-        if is_served:
+        if case in network.CASES:
             (folder / "served").mkdir()
             stack.enter_context(network.served(records, folder / "served"))
         yield {"make_dataset": functools.partial(make, records), **options}
@@ -153,13 +152,19 @@ def _odd() -> Iterator[Case]:
         prepare = functools.partial(_without_data, loader)
         yield Case(f"odd/{dataset}", tuple(_in_order(_OF_LOADERS)), prepare)
     for kind in _KEEP_ITERATOR:
-        prepare = functools.partial(_of_records, functools.partial(_load_records, kind), {})
+        prepare = functools.partial(_with_records, kind)
         yield Case(f"odd/{kind.__name__}", tuple(_in_order(_OF_LOADERS)), prepare)
 
 
 @contextlib.contextmanager
 def _without_data(loader: Any, _folder: Path) -> Iterator[dict[str, Any]]:
     yield {"make_dataset": loader}
+
+
+@contextlib.contextmanager
+def _with_records(kind: type[Any], folder: Path) -> Iterator[dict[str, Any]]:
+    records = write_records(folder / "records")
+    yield {"make_dataset": functools.partial(_load_records, kind, records)}
 
 
 def _load_records(kind: type[Any], records: Path) -> Any:
