@@ -42,7 +42,6 @@ READERS = ["open", "os.listdir", "os.readlink", "os.scandir", "glob.glob", "glob
 IMPORTED_BY_FOLDER = ["_engine.supervisor.answers", "_engine.worker.preparations"]
 """Packages that import all modules in their folder, by ``import_modules``."""
 STATE = {
-    "_engine.fake.engine._patched": "a process is patched once, whoever asks",
     "_engine.loader.client._unreaped": "a supervisor may end after its scope",
     "_engine.system.processes._interrupted": "a signal handler is told nothing but the signal",
     "_engine.system.stacks._own": "a signal handler is told nothing but the signal",
@@ -50,8 +49,7 @@ STATE = {
     "_trial.loaders._running": "what would end pytest's workers if it were collected",
     "_trial.process.fork_server._started": "one process has torch, for all trials of this one",
     "battery.checks.CHECKS": "a run of pytest adds the user's checks, and removes them at its end",
-    "fake_files.transfer._kept": "a worker sees fake files until it ends",
-    "fake_files.transfer._scopes": "pyfakefs itself has one list of what it skips",
+    "fake_files.workers._scopes": "pyfakefs itself has one list of what it skips",
     "faults.base.KINDS": "filled as the classes are made",
     "plugin._fault_fixtures": "filled as the fixtures are made",
     "wire._MESSAGES": "filled as the modules that define messages are imported",
@@ -189,13 +187,6 @@ def test_what_runs_elsewhere_reaches_no_judgement(module):
 def test_supervisor_starts_without_torch():
     """The process that answers calls is started often: it must be light."""
     assert set() == _packages_reachable("_engine.supervisor.start", into_functions=True)
-
-
-def test_fake_files_need_nothing_of_the_kernel():
-    reached = _reachable("_engine.worker.fake_session", into_functions=False)
-    reached |= _reachable("_engine.worker.arm", into_functions=False)
-
-    assert [] == [each for each in reached if each.startswith("_engine.kernel.")]
 
 
 def _reads_proc(node: ast.AST) -> bool:

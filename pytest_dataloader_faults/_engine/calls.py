@@ -121,6 +121,12 @@ _ATTRIBUTES = (
     *("setxattr", "lsetxattr", "removexattr", "lremovexattr"),
 )
 
+CHANGING_ATTRIBUTES = (
+    *("chmod", "fchmodat", "chown", "lchown", "fchownat", "utimensat"),
+    *("setxattr", "lsetxattr", "removexattr", "lremovexattr"),
+)
+"""The calls that change attributes of a file, instead of reading them."""
+
 CALLS = {
     "open": Call(Role.OPENS, path_at=0, flags_at=1),
     "creat": Call(Role.OPENS, path_at=0),

@@ -10,7 +10,7 @@ import functools
 import operator
 import random
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Generic, TypeVar, cast
 
 from pytest_dataloader_faults import faults as vocabulary
@@ -39,6 +39,10 @@ class FilterRequirements:
     """The worker reports each sample that it starts."""
     fetches: bool = False
     """A fault may affect a worker when a fetch or a sample starts: it waits there for orders."""
+
+    def with_places(self, places: Place) -> FilterRequirements:
+        """The same, and calls in these *places* are seen as well."""
+        return replace(self, places=self.places | places)
 
 
 @dataclass(frozen=True)

@@ -19,16 +19,13 @@ From the loader      When                                                   Answ
 ===================  =====================================================  ==============
 From a worker        When                                                   Answer
 ===================  =====================================================  ==============
-``Hello``            it is armed; by the door, with the listener, or the
-                     end of a hang socket, unless it joins, an end of its
-                     connection, and descriptors of inherited files         ``Proceed``
+``Hello``            it is armed; by the door, with the listener unless it
+                     joins, an end of its connection, and descriptors of
+                     inherited files                                        ``Proceed``
 ``FetchStarted``     a batch starts                                         ``Proceed``, (1)
 ``SampleStarted``    a sample starts, if the schedule needs to know         ``Proceed``, (1)
 ``FetchFinished``    the batch was made, failed, or there are no more
 ``WorkerIdle``       the worker failed before its first batch
-``Counts``           before each message of a worker with fake files
-``Firing``           it has let a fault happen to one of these
-``FaultRefused``     a fault is due that it cannot cause
 ===================  =====================================================  ==============
 
 ===================  =====================================================
@@ -42,7 +39,6 @@ To the journal       When; only in a trial, whose warden and pytest read it
 ===================  =====================================================
 
 (1) Only if a fault may affect a worker when a batch or a sample starts (``Plan.needs.fetches``).
-A worker with fake files always waits for ``Proceed``: it must know whether faults can still happen.
 
 Before ``Proceed`` the supervisor may send ``ExitNow``, ``DieWhileSending`` or ``Block``: the worker
 does that itself. With ``has_more``, another ``Proceed`` follows: the number of descriptors in a
@@ -51,16 +47,18 @@ message is limited.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, TypeAlias, get_args
 
 from pytest_dataloader_faults import wire
 from pytest_dataloader_faults._engine.channel import Channel, Door
-from pytest_dataloader_faults._engine.plan import FaultPlan
+from pytest_dataloader_faults._engine.fake import FakeTree
+from pytest_dataloader_faults._engine.plan import FaultPlan, FilterRequirements
 from pytest_dataloader_faults._engine.system.temporary import AnonymousFile, SharedCount
+from pytest_dataloader_faults.faults.base import Place
 from pytest_dataloader_faults.outcomes.refusals import FileEvent, Refusal
-from pytest_dataloader_faults.wire import FaultFacts, FileCounts, Firing, WorkerFacts
+from pytest_dataloader_faults.wire import FaultFacts, WorkerFacts
 
 
 class Configure(NamedTuple):
@@ -151,14 +149,14 @@ class Hello(NamedTuple):
     *worker* is None for the main process, if that is armed before it makes the dataset.
     *inherited*: the descriptors that it has of files that matter, with their paths. *mapped*: the
     paths of such files in its memory. *joins*: it is under the filter of the main process.
-    *workers*: how many its loader has. *bystander*: no fault fires in it. *fakes*: it decides about
-    its fake files itself.
+    *workers*: how many its loader has. *bystander*: no fault fires in it. *tree*: the fake
+    files that it sees.
     """
 
     worker: int | None
     loader: int
     pid: int
-    fakes: bool = False
+    tree: FakeTree | None = None
     inherited: Sequence[tuple[int, str]] = ()
     mapped: Sequence[str] = ()
     joins: bool = False
@@ -200,24 +198,6 @@ class FetchFinished(NamedTuple):
 
 class WorkerIdle(NamedTuple):
     """The worker will not start a batch."""
-
-
-class Counts(NamedTuple):
-    """Counters of fake files; *files* are those that changed, *matched* is by fault.
-
-    *tallies*: see ``FaultPolicy``.
-    """
-
-    files: Mapping[str, FileCounts]
-    unobserved: Mapping[str, int]
-    matched: Sequence[int]
-    tallies: Mapping[str, Mapping[str, int]] | None = None
-
-
-class FaultRefused(NamedTuple):
-    """Why a fault that is due cannot happen."""
-
-    reason: str
 
 
 class WorkerArmed(NamedTuple):
@@ -264,7 +244,7 @@ FromLoader: TypeAlias = (
 )
 ToLoader: TypeAlias = Done | Idle | WorkerReports
 OfFetches: TypeAlias = FetchStarted | SampleStarted | FetchFinished | WorkerIdle
-FromWorker: TypeAlias = Hello | OfFetches | Counts | Firing | FaultRefused
+FromWorker: TypeAlias = Hello | OfFetches
 ToJournal: TypeAlias = WorkerArmed | WorkerReports | FileEvent
 Task: TypeAlias = ExitNow | DieWhileSending | Block
 Message: TypeAlias = FromLoader | ToLoader | FromWorker | Proceed | Task
@@ -281,19 +261,25 @@ class WorkerConfig:
 
     *folder*: for the sockets by which workers pass tensors on; None in a trial, which has one.
     *armed*: the main process, if it is under the filter. *shares_files*: its faults were armed
-    before it made the dataset. *workers*: how many the loader has. *fakes*: whether they see fake
-    files.
+    before it made the dataset. *workers*: how many the loader has. *tree*: the fake files
+    that they see.
     """
 
     door: Door
     supervisor: int
     plan: FaultPlan
-    fakes: bool = False
+    tree: FakeTree | None = None
     stacks: bool = False
     folder: str | None = None
     armed: int | None = None
     shares_files: bool = False
     workers: int = 0
+
+    @property
+    def needs(self) -> FilterRequirements:
+        """What the filter must notify of."""
+        needs = self.plan.needs
+        return needs if self.tree is None else needs.with_places(Place.STAT | Place.CHANGE)
 
 
 @dataclass(frozen=True)

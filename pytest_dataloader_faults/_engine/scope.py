@@ -24,12 +24,6 @@ if TYPE_CHECKING:
     from pytest_dataloader_faults._engine.protocol import SupervisorHandle, WorkerReports
     from pytest_dataloader_faults._engine.worker.session import WorkerSession
 
-_UNSEEN_IN_FAKE_FILES = (
-    *(vocabulary.WriteError, vocabulary.ShortWrite, vocabulary.LockError),
-    *(vocabulary.ListingOrder, vocabulary.ListingError, vocabulary.StrayEntry),
-    *(vocabulary.MemoryExhaustion, vocabulary.SharedMemoryExhaustion, vocabulary.ThreadExhaustion),
-)
-
 
 class FaultTotals:
     """Sums over ``faults``."""
@@ -183,11 +177,11 @@ def protect_files(supervisor: SupervisorHandle) -> WorkerSession | None:
         return None
     from pytest_dataloader_faults._engine.plan import FaultPlan
     from pytest_dataloader_faults._engine.protocol import WorkerConfig
-    from pytest_dataloader_faults._engine.worker.arm import arm_function
+    from pytest_dataloader_faults._engine.worker.kernel_session import arm_kernel_session
 
     plan = FaultPlan((), protects=True)
     config = WorkerConfig(supervisor.door, supervisor.pid, plan)
-    return arm_function(fakes=False)(config, None, 0, bystander=True)
+    return arm_kernel_session(config, None, 0, bystander=True)
 
 
 def require_engine_for(faults: tuple[vocabulary.Fault, ...]) -> None:
@@ -195,19 +189,11 @@ def require_engine_for(faults: tuple[vocabulary.Fault, ...]) -> None:
     require_faults(faults)
     require_engine()
     for fault in faults if fake_files() is not None else ():
-        if _is_unseen_in_fake_files(fault):
+        if isinstance(fault, vocabulary.StrayEntry):
             raise InvalidArgumentError(
-                f"{fault!r} cannot happen while pyfakefs replaces the files: no system call shows"
-                " it. Use real files, for example in pytest's tmp_path"
+                f"{fault!r} cannot happen while pyfakefs replaces the files: it copies a file next"
+                " to it. Use real files, for example in pytest's tmp_path"
             )
-
-
-def _is_unseen_in_fake_files(fault: vocabulary.Fault) -> bool:
-    """Whether *fault* happens in a call that Python does not make for a file of pyfakefs."""
-    is_at_sample = isinstance(fault, vocabulary.ClosedDescriptor) and fault.sample is not None
-    is_in_call = isinstance(fault, vocabulary.WorkerKilled) and bool(fault.globs)
-    is_unseen = isinstance(fault, _UNSEEN_IN_FAKE_FILES) or vocabulary.has_connections(fault)
-    return is_unseen or is_at_sample or is_in_call
 
 
 def require_faults(faults: tuple[vocabulary.Fault, ...]) -> None:

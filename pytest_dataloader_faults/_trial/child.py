@@ -28,7 +28,6 @@ from functools import partial
 from multiprocessing import current_process, forkserver, resource_sharer, resource_tracker
 from typing import Any, NoReturn
 
-from pytest_dataloader_faults._engine.fake import fake_files
 from pytest_dataloader_faults._engine.loader.iterator import LoaderMonitor  # noqa: F401  # For preload().
 from pytest_dataloader_faults._engine.protocol import SupervisorHandle
 from pytest_dataloader_faults._engine.supervisor.refusals import SharedFiles
@@ -37,7 +36,6 @@ from pytest_dataloader_faults._engine.system import stacks
 from pytest_dataloader_faults._engine.system.imports import FOR_LOADER, import_late_modules
 from pytest_dataloader_faults._engine.system.libc import Prctl, leave_no_core, prctl
 from pytest_dataloader_faults._engine.system.processes import end_if_interrupted
-from pytest_dataloader_faults._engine.worker.arm import arm_function
 from pytest_dataloader_faults._settings.jobs import Job, TrialJob, steps_of
 from pytest_dataloader_faults._trial.journal import (
     InternalError,
@@ -55,7 +53,7 @@ from pytest_dataloader_faults.steps import OwnStep
 
 def preload() -> None:
     """Do, in pytest's process, what each trial and each of its workers would do again."""
-    arm_function(fakes=fake_files() is not None)
+    import_late_modules()
     import_late_modules(FOR_LOADER)
     package_folders()
     _read_sources()

@@ -17,7 +17,6 @@ from torch.utils.data import BatchSampler, DataLoader, IterableDataset
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from pytest_dataloader_faults._arguments import suggest_name
-from pytest_dataloader_faults._engine.fake.notes import note_for
 from pytest_dataloader_faults._engine.loader.iterator import replace_iterator_makers
 from pytest_dataloader_faults._engine.system.imports import FOR_FORK_SERVER
 from pytest_dataloader_faults._engine.system.patience import has_ended
@@ -102,7 +101,7 @@ def report_dataset_errors(
         if isinstance(error, StopIteration):
             advice = _STOPS
         action = action if isinstance(action, str) else action()
-        message = f"{action} failed without a fault: {text}{advice}{_pyfakefs_note(error)}"
+        message = f"{action} failed without a fault: {text}{advice}"
         raise kind(message) from error
 
 
@@ -119,11 +118,6 @@ def _place_of(error: BaseException) -> str:
     called = user_frames[-1] if user_frames else frame
     by = "" if called is frame else f", called at {called.filename}:{called.lineno}"
     return f" at {frame.filename}:{frame.lineno}{by}"
-
-
-def _pyfakefs_note(error: BaseException) -> str:
-    note = note_for(error)
-    return f". {note}" if note else ""
 
 
 def make_loader(
@@ -230,7 +224,7 @@ def _call_factory(make_dataset: Callable[[], Any]) -> Any:
     except USERS_ERRORS as error:
         reraise_own_error(error)
         text = f"{type(error).__name__}: {indent_rest(text_of(error))}{_place_of(error)}"
-        why = f"No fault was armed yet, so fix this first{_pyfakefs_note(error)}"
+        why = "No fault was armed yet, so fix this first"
         message = f"{name_of(make_dataset)}() raised {text}. {why}"
         raise UnusableDatasetError(message) from error
     _require_class(result)

@@ -38,6 +38,7 @@ from typing import Any
 
 import psutil
 
+from pytest_dataloader_faults._engine.supervisor.start import NAME as SUPERVISOR
 from pytest_dataloader_faults._engine.system import proc
 from pytest_dataloader_faults._engine.system.patience import Patience, has_ended
 from pytest_dataloader_faults._engine.worker.fetch_hooks import FetchListener, observe_fetches
@@ -142,9 +143,10 @@ def _running(server: tuple[int, int] | None) -> dict[str, str]:
         try:
             command = " ".join(process.cmdline()) or process.name()
             zombie = process.status() == psutil.STATUS_ZOMBIE
+            is_own = process.name() == SUPERVISOR
         except psutil.NoSuchProcess:
             continue
-        if not zombie and not is_infrastructure(command):
+        if not (zombie or is_own or is_infrastructure(command)):
             commands[str(process.pid)] = command[:200]
     return commands
 

@@ -31,7 +31,6 @@ from pytest_dataloader_faults.battery.targets import require_match
 from pytest_dataloader_faults.battery.workload import (
     NotApplicable,
     Workload,
-    has_fake_files,
     map_applicable,
 )
 from pytest_dataloader_faults.exceptions import InvalidArgumentError
@@ -248,7 +247,7 @@ class Battery:
         return f"it hangs at {place}, where two trials of {self.hangs[place]} also hung"
 
     def _run_in_time(self, check: Check, scenario: Scenario, trials: list[JudgedTrial]) -> Outcome:
-        """One trial; NotApplicable is raised if its faults cannot happen to fake files.
+        """One trial.
 
         If the dataset has hung before, an early deadline shows whether it hangs there again. But
         after a fault that does not last, the dataset may stay there for a while, and then continue.
@@ -270,8 +269,6 @@ class Battery:
                 # The dataset is slow, hangs elsewhere, or may have its own timeout.
                 outcome = self._run_trial(check, scenario, may_take_longer=not slow)
         except InvalidArgumentError as error:
-            if check is not _SWEEP and has_fake_files():
-                raise NotApplicable(str(error)) from error
             if check.origin:
                 raise check.error(str(error)) from error
             raise

@@ -291,7 +291,6 @@ class Workload:
                 f" file. {_TAKE_FOLDER}",
                 _OUTSIDE,
             )
-        require_real_files()
         return NotApplicable("its workers write no file")
 
     @property
@@ -384,12 +383,7 @@ class Workload:
         return files.path if files else ""
 
     def _has_any(self, operation: str) -> bool:
-        """Whether *operation* happens to a file that the globs mean, be it no data file.
-
-        True for fake files, of which that is unknown: a fault says so.
-        """
-        if has_fake_files():
-            return True
+        """Whether *operation* happens to a file that the globs mean, be it no data file."""
         is_meant = GlobMatcher(self.globs)
         all_counts = (each.counts_of(operation) for each in self.fault_free.processes)
         return any(count and is_meant(path) for each in all_counts for path, count in each.items())
@@ -470,12 +464,6 @@ def has_fake_files() -> bool:
     from pytest_dataloader_faults._engine.fake import fake_files
 
     return fake_files() is not None
-
-
-def require_real_files() -> None:
-    """Raise NotApplicable if pyfakefs replaces the files."""
-    if has_fake_files():
-        raise NotApplicable(NEEDS_REAL_FILES)
 
 
 def _scratch_files(fault_free: Outcome, own_folders: targets.OwnFolders) -> set[str]:

@@ -9,12 +9,10 @@ import contextlib
 import sys
 from typing import TYPE_CHECKING, Any
 
-from pytest_dataloader_faults._engine import unavailable
+from pytest_dataloader_faults._engine import require_engine, unavailable
 
 if sys.platform != "linux":  # Its workers would need Linux.
     raise unavailable()
-
-from pytest_dataloader_faults._engine.fake.notes import explain
 
 if TYPE_CHECKING:
     from pyfakefs.fake_filesystem import FakeFilesystem
@@ -25,8 +23,8 @@ __all__ = ("FakeDatasetFs",)
 class FakeDatasetFs:
     """An in-memory pyfakefs file system for datasets in loaders, with any start method.
 
-    Within its scope, Python sees the fake files instead of the real ones, in this process and in
-    the workers that loaders start. Each worker has its own copy.
+    Within its scope, Python sees the fake files instead of the real ones in this process. The
+    workers of each loader see a copy of them, in C code as well as in Python.
     """
 
     def __init__(self) -> None:
@@ -34,21 +32,18 @@ class FakeDatasetFs:
 
     def __enter__(self) -> FakeFilesystem:
         """Return pyfakefs' file system, with methods such as ``create_file``."""
+        require_engine()
         import torch.utils.data  # noqa: F401  # what is imported under pyfakefs is forgotten
         from pyfakefs.fake_filesystem_unittest import Patcher
 
-        from pytest_dataloader_faults._engine.fake.engine import separate_fd_range
-        from pytest_dataloader_faults.fake_files.transfer import with_workers
+        from pytest_dataloader_faults.fake_files.workers import with_workers
 
         with contextlib.ExitStack() as scope:
             scope.enter_context(with_workers())
             patcher: Any = scope.enter_context(Patcher())
-            separate_fd_range(patcher)
             self._scope = scope.pop_all()
         return patcher.fs  # type: ignore[no-any-return]
 
-    def __exit__(self, _kind: object, error: BaseException | None, _traceback: object) -> None:
+    def __exit__(self, *_error: object) -> None:
         """Show the real files again."""
-        if error is not None:
-            explain(error)
         self._scope.close()

@@ -276,26 +276,11 @@ def fake_dataset_fs() -> Iterator[FakeFilesystem]:
 def pytest_fixture_setup(fixturedef: pytest.FixtureDef[Any]) -> None:
     """Let loaders start workers under the fixtures of pyfakefs."""
     if fixturedef.argname in _FIXTURES_OF_PYFAKEFS and sys.platform == "linux":
-        from pytest_dataloader_faults.fake_files.transfer import with_workers
+        from pytest_dataloader_faults.fake_files.workers import with_workers
 
         scope = contextlib.ExitStack()
         scope.enter_context(with_workers())
         fixturedef.addfinalizer(scope.close)  # It runs last.
-
-
-@pytest.hookimpl(wrapper=True)
-def pytest_pyfunc_call() -> Iterator[None]:
-    """Add a note to an error of the test's own code, as a worker adds it to its errors."""
-    try:
-        return (yield)
-    except Exception as error:
-        from pytest_dataloader_faults._engine.fake import fake_files
-
-        if fake_files() is not None:
-            from pytest_dataloader_faults._engine.fake.notes import explain
-
-            explain(error)
-        raise
 
 
 @pytest.hookimpl(wrapper=True)
@@ -306,7 +291,7 @@ def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
     is_fake = unittest and kind and issubclass(kind, unittest.TestCaseMixin)
     if not is_fake or sys.platform != "linux":
         return (yield)
-    from pytest_dataloader_faults.fake_files.transfer import with_workers
+    from pytest_dataloader_faults.fake_files.workers import with_workers
 
     with with_workers():
         return (yield)

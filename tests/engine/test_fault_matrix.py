@@ -18,16 +18,10 @@ from pytest_dataloader_faults.faults import (
     KINDS,
     CorruptedFile,
     DescriptorExhaustion,
-    ListingError,
-    ListingOrder,
-    LockError,
-    MemoryExhaustion,
     OpenError,
     SharedMemoryExhaustion,
     ShortRead,
     ShortWrite,
-    StrayEntry,
-    ThreadExhaustion,
     TruncatedFile,
     WorkerKilled,
     WriteError,
@@ -44,7 +38,6 @@ from support.epochs import reserves_shared_memory
 from support.fake_datasets import COUNT as FAKE_COUNT
 from support.fake_datasets import FakeRecords, write_fake_records
 from support.fault_rows import FAULTS, OTHER_KINDS, require_result
-from support.rows import rows
 
 METHODS = {None: 0, "fork": 2, "forkserver": 2}
 """Start methods, and how many workers."""
@@ -60,11 +53,6 @@ WITHOUT_WORKERS = (OpenError, TruncatedFile, WriteError)
 """Faults of each kind that the engine tells apart there. The others are refused."""
 OF_FAKE_FILES = (ShortRead, CorruptedFile, DescriptorExhaustion, WorkerKilled)
 """By fork; ``test_the_copy_is_a_full_one`` has a fork server."""
-REFUSED_OF_FAKE_FILES = (
-    *(SharedMemoryExhaustion, WriteError, ShortWrite, ListingOrder, ListingError, StrayEntry),
-    *(LockError, ThreadExhaustion, MemoryExhaustion),
-)
-"""What happens to no fake file."""
 
 
 class Cell(NamedTuple):
@@ -151,11 +139,3 @@ def _trial(folder, fault, cell):
         make = lambda: DATASETS[cell.kind](folder)  # noqa: E731
     epochs = 3 if cell.persistent else 1
     return partial(run_trial, make, fault, loader=options, epochs=epochs)
-
-
-@rows("kind", REFUSED_OF_FAKE_FILES)
-def test_what_happens_to_no_fake_file_is_refused(kind):
-    with FakeDatasetFs() as files:
-        write_fake_records(files)
-        with pytest.raises(InvalidArgumentError, match="no system call shows it"):
-            run_trial(FakeRecords, kind())

@@ -10,13 +10,11 @@ from torch.utils.data import DataLoader
 from pytest_dataloader_faults import inject, run_trial
 from pytest_dataloader_faults.exceptions import FaultNotFiredError, InvalidArgumentError
 from pytest_dataloader_faults.faults import (
-    ClosedDescriptor,
-    ConnectError,
     DescriptorExhaustion,
     HungRead,
     ReadError,
-    SharedMemoryExhaustion,
     ShortRead,
+    StrayEntry,
     TruncatedFile,
     WorkerKilled,
 )
@@ -48,7 +46,8 @@ def test_a_worker_imports_from_the_real_disk(files, method):
     loader = {"num_workers": 1, "multiprocessing_context": method}
     reader = FakeRecords(read=by_modules_of_its_own)
     outcome = run_trial(lambda: reader, ShortRead("*", max_bytes=3), loader=loader)
-    assert (outcome.exception, outcome.fired) == (None, COUNT * (SIZE // 3))
+    assert outcome.exception is None
+    assert outcome.fired >= COUNT * (SIZE // 3)
 
 
 def test_a_hung_read_ends_with_the_scope(files):
@@ -102,48 +101,32 @@ class HoldsOpen(FakeRecords):
         return self.files[path].read()
 
 
-@pytest.mark.parametrize(
-    "fault",
-    [TruncatedFile("*/03.rec"), ClosedDescriptor("*/03.rec")],
-    ids=str,
-)
-def test_what_befalls_an_open_file_is_refused(files, fault):
-    with pytest.raises(InvalidArgumentError, match=r"rec', which was open when .* in the worker"):
-        run_trial(HoldsOpen, fault)
-
-
-def test_reads_of_an_open_file_go_unseen_and_that_is_reported(files):
+def test_no_fault_reaches_a_file_that_was_open_before(files):
     dataset = HoldsOpen()
-    message = r"Not visible to the engine: .*inherited descriptor"
-    with pytest.raises(FaultNotFiredError, match=message), inject(ReadError("*/03.rec")):
+    with pytest.raises(FaultNotFiredError), inject(ReadError("*/03.rec")):
         list(DataLoader(dataset, num_workers=1))
 
 
-def _mapped(path: str) -> bytes:
+def mapped(path: str) -> bytes:
+    """Through a mapping."""
     with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as mapping:
         return mapping[:]
 
 
-@pytest.mark.parametrize("fault", [ReadError("*.rec"), TruncatedFile("*.none")], ids=str)
-def test_a_fake_file_cannot_be_mapped_and_the_error_says_so(files, fault):
-    with inject(fault, require_fired=False), pytest.raises(OSError, match="Errno 9") as caught:
-        _epoch(_mapped)
-    assert "is in the fake file system" in str(caught.value)
+def test_a_mapped_file_is_truncated(files):
+    with inject(TruncatedFile("*/03.rec", keep=5)), pytest.raises(ValueError, match="5 bytes"):
+        _epoch(mapped)
 
 
-@pytest.mark.parametrize(
-    "fault",
-    [
-        ClosedDescriptor("*", sample=1),
-        SharedMemoryExhaustion(),
-        ConnectError(),
-        WorkerKilled(reading="*"),
-    ],
-    ids=str,
-)
-def test_what_cannot_reach_a_fake_file_is_refused(fake_dataset_fs, fault):
-    message = "cannot happen while pyfakefs replaces the files: no system call shows it"
-    with pytest.raises(InvalidArgumentError, match=message), inject(fault):
+def test_a_death_inside_a_read_happens(files):
+    outcome = run_trial(FakeRecords, WorkerKilled(reading="*/02.rec"))
+    assert outcome.fired
+    assert outcome.deaths
+
+
+def test_a_stray_entry_is_refused(fake_dataset_fs):
+    message = "cannot happen while pyfakefs replaces the files"
+    with pytest.raises(InvalidArgumentError, match=message), inject(StrayEntry("*")):
         pass
 
 

@@ -23,9 +23,9 @@ from support.surveys import survey
 TESTS = Path(__file__).resolve().parents[1]
 NOT_OF_FAKE_FILES = {
     "copy-on-write": "only from 1,024 samples on",
-    "memory-exhaustion": "needs real files",
+    "memory-exhaustion": "allocate less than",
     "pin-memory": "finds no accelerator",
-    write_error.name: "needs real files",
+    write_error.name: "write no file",
     **dict.fromkeys((check.name for check in NETWORK), "no TCP connection"),
     **dict.fromkeys((check.name for check in LISTINGS), "needs real files"),
     **dict.fromkeys(
@@ -34,7 +34,7 @@ NOT_OF_FAKE_FILES = {
     ),
     "resumes": "has no state_dict()",
     "file-locks": "needs real files",
-    "thread-exhaustion": "needs real files",
+    "thread-exhaustion": "start no thread",
 }
 """Checks that do not apply to fake files, and what they say."""
 

@@ -40,19 +40,6 @@ def by_number(path: str) -> bytes:
         os.close(fd)
 
 
-def by_imread(path: str) -> bytes:
-    import cv2
-
-    return bytes(cv2.imread(path).tobytes())
-
-
-def by_h5py(path: str) -> bytes:
-    import h5py
-
-    with h5py.File(path) as file:
-        return bytes(file["a"][:])
-
-
 CODEC = "ptcp154"
 """No test imports it, and no library does."""
 NEVER_IMPORTED = ("imported_in_the_reader", "imported_from_a_zip_file", f"encodings.{CODEC}")

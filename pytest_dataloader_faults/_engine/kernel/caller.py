@@ -8,7 +8,8 @@ import os
 import stat
 from typing import NamedTuple
 
-from pytest_dataloader_faults._engine.calls import CALLS, Call
+from pytest_dataloader_faults._engine.calls import CALLS, CHANGING_ATTRIBUTES, Call
+from pytest_dataloader_faults._engine.fake import FakeTree
 from pytest_dataloader_faults._engine.kernel.linux import (
     AT_FDCWD,
     AT_SYMLINK_NOFOLLOW,
@@ -25,12 +26,16 @@ _PAGE = 4096
 
 
 class Syscall(NamedTuple):
-    """One system call about which the kernel notified."""
+    """One system call about which the kernel notified.
+
+    *tree*: the fake files that its process sees, if any.
+    """
 
     id: int
     pid: int
     name: str
     arguments: tuple[int, ...]
+    tree: FakeTree | None = None
 
     @property
     def facts(self) -> Call:
@@ -51,7 +56,8 @@ class _ResolvedPath(NamedTuple):
     """The file that a call means: the absolute path that globs are about, and one to open it by.
 
     They differ if only the kernel can resolve the path: ``..`` behind a symbolic link, a slash
-    behind a file's name, and, with *is_descriptor*, a link of /proc to an open descriptor.
+    behind a file's name, and, with *is_descriptor*, a link of /proc to an open descriptor. And
+    the file of a fake path is elsewhere.
     """
 
     path: str
@@ -81,19 +87,22 @@ class PathRequest(NamedTuple):
         return not self.flags & without and self.flags & os.O_ACCMODE != os.O_WRONLY
 
 
-_OF_CREAT = os.O_CREAT | os.O_WRONLY | os.O_TRUNC
+FLAGS_OF_CREAT = os.O_CREAT | os.O_WRONLY | os.O_TRUNC
+CHANGING_FLAGS = os.O_CREAT | os.O_WRONLY | os.O_RDWR | os.O_TRUNC
+"""Flags of an open(2) that may create the file or change what is in it."""
 
 
 def open_request(call: Syscall) -> PathRequest:
     """What *call* requests, an open(2) or one of its variants."""
-    name, flags, resolve = read_path(call), _OF_CREAT, 0
+    name, flags, resolve = read_path(call), FLAGS_OF_CREAT, 0
     if call.facts.flags_at is not None:
         flags = call.argument(call.facts.flags_at)
     if call.name == "openat2":
         flags, _, resolve = OPEN_HOW.unpack(read_argument(call, flags, OPEN_HOW.size))
     if resolve & RESOLVE_IN_ROOT:
         name = name.lstrip(b"/")
-    return PathRequest(*resolve_path(call, name), flags & 0xFFFFFFFF, resolve)
+    changes = bool(flags & CHANGING_FLAGS)
+    return PathRequest(*resolve_path(call, name, changes=changes), flags & 0xFFFFFFFF, resolve)
 
 
 _OF_LINKS = (
@@ -108,25 +117,42 @@ def stat_request(call: Syscall) -> PathRequest:
     place = call.facts.flags_at
     by_name = call.name in _OF_LINKS
     not_behind = call.arguments[place] & AT_SYMLINK_NOFOLLOW if place else by_name
-    return PathRequest(*resolve_path(call, read_path(call)), os.O_NOFOLLOW if not_behind else 0)
+    resolved = resolve_path(call, read_path(call), changes=call.name in CHANGING_ATTRIBUTES)
+    return PathRequest(*resolved, os.O_NOFOLLOW if not_behind else 0)
 
 
-def resolve_path(call: Syscall, name: bytes) -> _ResolvedPath:
-    """The file that a call of the open(2) or stat(2) kind is about; *name* is its path argument."""
-    path = os.fsdecode(name)
-    raw = path if path.startswith("/") else os.path.join(_read_link(folder_link(call)), path)
+def resolve_path(call: Syscall, name: bytes, *, changes: bool) -> _ResolvedPath:
+    """The file that a call of the open(2) or stat(2) kind is about; *name* is its path argument.
+
+    *changes*: it may create the file, or change it.
+    """
+    raw = absolute_path(call, name)
     try:
         raw = proc.resolve_folder_link(raw, call.pid)
     except FileNotFoundError as error:
         raise BadSyscallError from error
     if descriptor := proc.parse_descriptor_path(raw, call.pid):
         link = "/proc/{}/fd/{}".format(*descriptor)
-        return _ResolvedPath(_read_link(link), link, is_descriptor=True)
+        return _ResolvedPath(name_in(call.tree, _read_link(link)), link, is_descriptor=True)
+    if call.tree is not None:
+        raw = call.tree.locate(raw, changes=changes)
     if "/../" not in f"{raw}/":
-        return _ResolvedPath(os.path.abspath(raw), raw)
+        return _ResolvedPath(name_in(call.tree, os.path.abspath(raw)), raw)
     folder, base = os.path.split(raw.rstrip("/"))
     folder, base = os.path.split(os.path.realpath(raw)) if base == ".." else (folder, base)
     return _ResolvedPath(os.path.join(os.path.realpath(folder), base), raw)
+
+
+def absolute_path(call: Syscall, name: bytes, place: int | None = None) -> str:
+    """The path *name*, argument *place* of *call* or the only one, from the root folder."""
+    path = os.fsdecode(name)
+    is_absolute = path.startswith("/")
+    return path if is_absolute else os.path.join(_read_link(folder_link(call, place)), path)
+
+
+def name_in(tree: FakeTree | None, path: str) -> str:
+    """The path that globs match of the file at *path*: the fake one, if *tree* has it."""
+    return path if tree is None else tree.name(path)
 
 
 def read_argument(call: Syscall, address: int, length: int) -> bytes:

@@ -243,14 +243,15 @@ def _buffers(call: Syscall) -> list[tuple[int, int]]:
 
 
 STAT_LENGTHS = {"x86_64": 144, "aarch64": 128}
-_STAT_SIZE_AT, _STATX_LENGTH, _STATX_SIZE_AT = 48, 256, 40
+STATX_LENGTH = 256
+_STAT_SIZE_AT, _STATX_SIZE_AT = 48, 40
 
 
 def write_stat(call: Syscall, fd: int, size: int) -> None:
     """Fill in the struct that *call* requests: as for the file *fd*, but with *size*."""
     if call.name == "statx":
         flags, mask = call.arguments[2] | linux.AT_EMPTY_PATH, call.arguments[3]
-        size_at, data = _STATX_SIZE_AT, ctypes.create_string_buffer(_STATX_LENGTH)
+        size_at, data = _STATX_SIZE_AT, ctypes.create_string_buffer(STATX_LENGTH)
         linux.raw_call("statx", fd, b"", flags, mask, data)
     else:
         size_at, data = _STAT_SIZE_AT, ctypes.create_string_buffer(STAT_LENGTHS[linux.MACHINE])

@@ -8,6 +8,8 @@ import signal
 import socket
 import threading
 from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import replace
+from multiprocessing.util import get_temp_dir
 from typing import Any, TypeVar
 
 from torch import multiprocessing
@@ -49,6 +51,8 @@ class SupervisorClient:
         self._unsent: list[protocol.FromLoader] = []
         # A trial has its own folder.
         self._folder = None if running else temporary.name_for_sockets()
+        if fake_files() is not None:
+            plan = replace(plan, spared=(*plan.spared, os.path.realpath(self.folder)))
         if running is None:
             collapse_after_two_scopes()
         self._handle = handle = running or fork_supervisor()
@@ -70,8 +74,13 @@ class SupervisorClient:
             self.close()
             raise
         self.config = protocol.WorkerConfig(
-            handle.door, self.pid, plan, fake_files() is not None, stacks, self._folder
+            handle.door, self.pid, plan, stacks=stacks, folder=self._folder
         )
+
+    @property
+    def folder(self) -> str:
+        """For the sockets of workers, and the fake files that they see."""
+        return self._folder or get_temp_dir()
 
     def send(self, message: protocol.FromLoader) -> None:
         """Send *message*, which is not answered. After the scope it is dropped.

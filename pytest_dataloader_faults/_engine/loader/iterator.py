@@ -22,10 +22,13 @@ from torch.utils.data import DataLoader, get_worker_info
 from torch.utils.data import _utils as torch_utils
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
+from pytest_dataloader_faults._engine.fake import fake_files, write_tree
 from pytest_dataloader_faults._engine.loader.client import SupervisorClient
 from pytest_dataloader_faults._engine.plan import FaultPlan
 from pytest_dataloader_faults._engine.protocol import AwaitingBatch, Idle, ReleaseLoader
-from pytest_dataloader_faults._engine.worker.arm import ArmWorker, arm_function, arm_worker, observe
+from pytest_dataloader_faults._engine.system.imports import import_late_modules
+from pytest_dataloader_faults._engine.worker.arm import ArmWorker, arm_worker, observe
+from pytest_dataloader_faults._engine.worker.kernel_session import arm_kernel_session
 from pytest_dataloader_faults._engine.worker.session import WorkerSession
 from pytest_dataloader_faults.exceptions import InvalidArgumentError
 from pytest_dataloader_faults.outcomes.chains import origin_noted_in, shorten_chain
@@ -59,7 +62,7 @@ class LoaderMonitor:
         """Whether the fetches of this process are."""
         self._making: defaultdict[int, list[tuple[DataLoader[Any], int]]] = defaultdict(list)
         """By thread: the loaders that make an iterator now, each with the iterator's number."""
-        arm_function(fakes=client.config.fakes)
+        import_late_modules()  # Before the fork, so that a worker does not.
 
     def iterator(self, loader: DataLoader[Any], make: _Make) -> Any:
         """What ``iter(loader)`` returns in this scope; outside of it, *make* creates that."""
@@ -82,7 +85,8 @@ class LoaderMonitor:
             self._arm_this_process()
             return make(loader)
         users = loader.worker_init_fn
-        config = replace(self.client.config, workers=loader.num_workers)
+        tree = write_tree(self._name_of_tree(number)) if fake_files() is not None else None
+        config = replace(self.client.config, workers=loader.num_workers, tree=tree)
         loader.worker_init_fn = ArmWorker(config, number, users)
         try:
             iterator = make(loader)
@@ -90,6 +94,11 @@ class LoaderMonitor:
             loader.worker_init_fn = users
         self._latest = self._begun
         return iterator
+
+    def _name_of_tree(self, number: int) -> str:
+        """The path of a new folder for the fake files of the workers of iterator *number*."""
+        name = f"files-{number}-{os.urandom(4).hex()}"
+        return os.path.join(self.client.folder, name)
 
     def prepare(self, iterator: Any) -> None:
         """*iterator* is being made: have it report here, if its loader's scope is this one."""
@@ -119,15 +128,16 @@ class LoaderMonitor:
     def arm_before_dataset(self) -> None:
         """Arm this process, which is about to make the dataset. Its workers join it."""
         config, self._armed_process = self.client.config, os.getpid()
-        self._session = arm_function(fakes=False)(config, None, 0)
+        self._session = arm_kernel_session(config, None, 0)
         # Without faults, workers list what they inherit, as those of a bystander.
         shares_files = bool(config.plan.faults)
         self.client.config = replace(config, armed=self._armed_process, shares_files=shares_files)
 
     def arm_bystander(self) -> None:
         """Arm this process, in which no fault fires: it only starts workers, which join it."""
-        if not (config := self.client.config).fakes:
-            self._session = arm_function(fakes=False)(config, None, 0, bystander=True)
+        config = self.client.config
+        if fake_files() is None:
+            self._session = arm_kernel_session(config, None, 0, bystander=True)
             self.client.config = replace(config, armed=os.getpid())
 
     def disarm(self) -> None:

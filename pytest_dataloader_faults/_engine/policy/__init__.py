@@ -1,8 +1,7 @@
 """Which fault is due for a file operation, and what the operation should do. Pure.
 
 There is one ``FaultPolicy`` per worker. It counts operations, answers with actions, and touches no
-file. The supervisor carries the actions out, by answers to system calls. For fake files, the worker
-itself does, in functions that replace those of pyfakefs.
+file. The supervisor carries the actions out, by answers to system calls.
 """
 
 from __future__ import annotations
@@ -17,7 +16,6 @@ from pytest_dataloader_faults import faults as vocabulary
 from pytest_dataloader_faults._engine.calls import CALLS
 from pytest_dataloader_faults._engine.file_copies import FileEdit
 from pytest_dataloader_faults._engine.plan import AnyFault, FaultCounter, WorkerFaults
-from pytest_dataloader_faults._engine.protocol import Counts
 from pytest_dataloader_faults.faults.base import Effect, FiringKind, Place
 from pytest_dataloader_faults.faults.globs import is_excluded, may_be_data
 from pytest_dataloader_faults.wire import FileCounts, Firing
@@ -59,7 +57,6 @@ class FaultPolicy:
         self._pid = pid
         self.on_fired = on_fired
         self._describe = describe
-        self._changed: set[str] = set()
         self._alters_sizes = any(
             isinstance(counter.fault, vocabulary.TruncatedFile) for counter in faults.all
         )
@@ -161,24 +158,11 @@ class FaultPolicy:
         self.fired = True
         self.on_fired(firing)
 
-    def count_unobserved(self, place: str, count: int = 1) -> None:
-        """Count *count* more ways in which a file may be read unseen; -1 takes one back."""
-        self.unobserved[place] += count
-
-    def changes(self) -> Counts:
-        """The counters as they are now; of files, those that changed since the last call."""
-        changed, self._changed = self._changed, set()
-        files = {path: self.files[path] for path in sorted(changed)}
-        matched = [each.matched for each in self.faults.all]
-        tallies = {name: dict(counts) for name, counts in self.tallies.items()}
-        return Counts(files, dict(+self.unobserved), matched, tallies=tallies)
-
     def count(self, path: str, operation: str, length: int = 0) -> None:
         """Add one *operation* to the counts of a file, by its name there.
 
         *length*: how many bytes were read.
         """
-        self._changed.add(path)
         counts = self.files[path]
         number = getattr(counts, operation) + 1
         self.files[path] = counts._replace(bytes=counts.bytes + length, **{operation: number})
@@ -266,7 +250,7 @@ class FaultPolicy:
 
 
 OPEN, STAT, MAP = "openat", "newfstatat", "mmap"
-"""System calls that name the operations of fake files, and mappings."""
+"""System calls that name an operation that is not a call, and mappings."""
 OF_EXCLUDED = "open of an excluded file"
 """How ``unobserved`` names what only its folder spared."""
 BY_MAPPING = "write through a mapping"

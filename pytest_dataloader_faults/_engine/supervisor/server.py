@@ -26,6 +26,7 @@ from pytest_dataloader_faults import wire
 from pytest_dataloader_faults._engine import protocol
 from pytest_dataloader_faults._engine.channel import Channel
 from pytest_dataloader_faults._engine.kernel.caller import BadSyscallError, Syscall
+from pytest_dataloader_faults._engine.kernel.fake_paths import FakePathListener
 from pytest_dataloader_faults._engine.kernel.linux import NAMES, file_clock
 from pytest_dataloader_faults._engine.kernel.syscalls import Listener
 from pytest_dataloader_faults._engine.plan import FaultPlan, sum_facts
@@ -48,7 +49,6 @@ from pytest_dataloader_faults._engine.system.processes import (
 )
 from pytest_dataloader_faults._engine.system.temporary import SharedCount
 from pytest_dataloader_faults.outcomes.refusals import FileHistory
-from pytest_dataloader_faults.wire import Firing
 
 _SHORTAGES = (errno.EMFILE, errno.ENFILE)
 _NO_DESCRIPTOR = (
@@ -264,9 +264,9 @@ class Supervisor:
             self._register_worker(hello, descriptors)
 
     def _register_worker(self, hello: Hello, descriptors: list[int]) -> None:
-        main_fd = None if hello.joins else descriptors.pop(0)
+        listener_fd = None if hello.joins else descriptors.pop(0)
         channel = Channel.of(descriptors.pop(0))
-        worker = self._make_worker(hello, main_fd, channel)
+        worker = self._make_worker(hello, listener_fd, channel)
         worker.faults.over |= self._over
         worker.policy.on_fired = self._refusals.start
         worker.originals = self.services.copies.originals
@@ -279,24 +279,22 @@ class Supervisor:
         if not self.armed:
             worker.disarm()
         with contextlib.suppress(ConnectionError):  # It has died since.
-            if not hello.fakes:
-                if main_fd is not None:
-                    self._listeners.add(main_fd)
-                    self._events.watch_calls(main_fd, lambda events: self._on_call(worker, events))
-                self._handle_inherited(worker, hello, descriptors)
+            if listener_fd is not None:
+                self._listeners.add(listener_fd)
+                self._events.watch_calls(listener_fd, lambda events: self._on_call(worker, events))
+            self._handle_inherited(worker, hello, descriptors)
             channel.send(worker.proceed())
 
-    def _make_worker(self, hello: Hello, main_fd: int | None, channel: Channel) -> WorkerState:
-        """*main_fd*: the listener, or the end of ``FakeWorkerSession``'s socket."""
-        if main_fd is None:
+    def _make_worker(self, hello: Hello, listener_fd: int | None, channel: Channel) -> WorkerState:
+        if listener_fd is None:
             # Nothing joins a filter before there is one.
             parent = next(each for each in reversed(self.workers) if each.id is None)
             return WorkerState(hello, channel, parent.listener, self.plan, parent)
-        if not hello.fakes:
-            return WorkerState(hello, channel, Listener(main_fd, NAMES), self.plan)
-        worker = WorkerState(hello, channel, None, self.plan)
-        worker.hang_socket = main_fd
-        return worker
+        tree = hello.tree
+        listener = (
+            FakePathListener(listener_fd, NAMES, tree) if tree else Listener(listener_fd, NAMES)
+        )
+        return WorkerState(hello, channel, listener, self.plan)
 
     def _calling_worker(self, owner: WorkerState, call: Syscall) -> WorkerState:
         """Whose *call* is, of *owner* and the workers that are under its filter."""
@@ -339,12 +337,6 @@ class Supervisor:
                 worker.finish_fetch(message)
             case protocol.WorkerIdle():
                 worker.hung = True
-            case protocol.FaultRefused():
-                worker.refuse(message.reason)
-            case protocol.Counts():
-                worker.apply_counts(message)
-            case Firing():
-                worker.apply_firing(message, self.services.deaths)
             case _:
                 ON_MESSAGE[type(message)](worker, message)
 

@@ -5,25 +5,23 @@ from __future__ import annotations
 import contextlib
 import os
 import resource
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import replace
 from types import MappingProxyType
 from typing import Any, NamedTuple, TypeVar, cast
 
 from pytest_dataloader_faults._engine import protocol
 from pytest_dataloader_faults._engine.channel import Channel
-from pytest_dataloader_faults._engine.kernel.caller import PathRequest, Syscall
+from pytest_dataloader_faults._engine.kernel.caller import PathRequest, Syscall, name_in
 from pytest_dataloader_faults._engine.kernel.identity import Identities
 from pytest_dataloader_faults._engine.kernel.syscalls import Listener
 from pytest_dataloader_faults._engine.plan import FaultPlan, WorkerFaults
 from pytest_dataloader_faults._engine.policy import FaultPolicy
-from pytest_dataloader_faults._engine.supervisor.events import Action, DeathScheduler
+from pytest_dataloader_faults._engine.supervisor.events import Action
 from pytest_dataloader_faults._engine.supervisor.leftovers import Leftovers
 from pytest_dataloader_faults._engine.system.proc import file_of, link, link_of
-from pytest_dataloader_faults.faults import HungRead
-from pytest_dataloader_faults.wire import Firing, WorkerFacts
+from pytest_dataloader_faults.wire import WorkerFacts
 
 
 class AnswerHistory:
@@ -56,8 +54,6 @@ class InheritedFile(NamedTuple):
 class WorkerState:
     """One worker process: its connection, its faults, its files, and how far it is."""
 
-    hang_socket: int | None = None
-    """The end of the socket that hanging reads of fake files wait for."""
     limit: int | None = None
     """The worker's limit of descriptors, once a fault has lowered that."""
     earlier_limits: tuple[int, int] | None = None
@@ -92,7 +88,7 @@ class WorkerState:
         self,
         hello: protocol.Hello,
         channel: Channel,
-        listener: Listener | None,
+        listener: Listener,
         plan: FaultPlan,
         parent: WorkerState | None = None,
     ) -> None:
@@ -104,8 +100,10 @@ class WorkerState:
         self.has_peers = hello.workers > 1
         self.is_bystander = hello.bystander
         self.channel = channel
-        self._listener = listener
-        self.waits = plan.needs.fetches or hello.fakes
+        self.listener = listener
+        """What answers its system calls."""
+        self._tree = hello.tree
+        self.waits = plan.needs.fetches
         """Whether it waits for ``Proceed`` at each fetch and sample."""
         self.refused = []
         self.faults = WorkerFaults(plan, self.id, bystander=hello.bystander)
@@ -139,12 +137,6 @@ class WorkerState:
         policy = FaultPolicy(self.faults, self.id, self.pid, describe=self.describe_firing)
         policy.refuse = self.refuse
         return policy
-
-    @property
-    def listener(self) -> Listener:
-        """The process that makes its system calls."""
-        assert self._listener is not None
-        return self._listener
 
     @property
     def armed(self) -> bool:
@@ -199,6 +191,7 @@ class WorkerState:
         is_file = is_there or request.flags & os.O_CREAT
         if request.flags & (os.O_PATH | os.O_DIRECTORY) or not is_file:
             return
+        real = name_in(self._tree, real)
         self._names.pop(real, None)
         name = request.path if request.reads and is_there else ""
         if name != real and request.flags & os.O_ACCMODE != os.O_WRONLY:
@@ -208,7 +201,7 @@ class WorkerState:
 
     def path_at(self, pid: int, number: int) -> str:
         """Which file descriptor *number* of *pid* is now, by the path that globs match; or ""."""
-        path = link_of(pid, number)
+        path = self.link_at(pid, number)
         if not path.startswith("/"):  # A pipe, for example.
             return ""
         if path.endswith(UNLINKED) and not os.path.lexists(path):
@@ -217,6 +210,10 @@ class WorkerState:
                 return ""
             path = original or path.removesuffix(UNLINKED)
         return self._names.get(path, path)
+
+    def link_at(self, pid: int, number: int) -> str:
+        """What /proc says that descriptor *number* of *pid* is; of a fake file, its fake path."""
+        return name_in(self._tree, link_of(pid, number))
 
     def has_inherited(self, number: int, path: str) -> bool:
         """Whether descriptor *number*, of the file *path*, was open when it was armed."""
@@ -281,44 +278,11 @@ class WorkerState:
         return protocol.Proceed(self.armed, self.faults.over)
 
     def disarm(self) -> None:
-        """Let no fault happen there from now on, and no read hang."""
+        """Let no fault happen there from now on."""
         self.policy.armed = False
-        self.release_hung_reads()
         if self.earlier_limits is not None:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 resource.prlimit(self.pid, resource.RLIMIT_NOFILE, self.earlier_limits)
-
-    def release_hung_reads(self) -> None:
-        """Let hanging reads of fake files continue, and later ones not hang."""
-        if self.hang_socket is not None:
-            os.close(self.hang_socket)
-            self.hang_socket = None
-
-    def apply_counts(self, counts: protocol.Counts) -> None:
-        """Take over the counters of the worker, which decides about fake files itself.
-
-        Deaths, hangs of the worker and descriptors closed at a sample are counted here. Once the
-        worker is disarmed, nothing counts.
-        """
-        if not self.armed:
-            return
-        self.policy.files.update(counts.files)
-        self.policy.unobserved = Counter(counts.unobserved)
-        self.policy.tallies.update(
-            {name: Counter(each) for name, each in (counts.tallies or {}).items()}
-        )
-        for counter, matched in zip(self.faults.all, counts.matched, strict=True):
-            counter.matched = matched or counter.matched
-
-    def apply_firing(self, firing: Firing, deaths: DeathScheduler) -> None:
-        """Take over what the worker has let happen to fake files."""
-        if not self.armed:
-            return
-        counter = self.faults.all[firing.fault]
-        counter.fire(replace(firing, **self.describe_firing(firing.pid)))
-        if isinstance(counter.fault, HungRead):
-            self.hung = True
-            deaths.add_hung(self.loader, self.release_hung_reads)
 
     def refuse(self, reason: str) -> None:
         """Note why a fault that is due there cannot happen."""

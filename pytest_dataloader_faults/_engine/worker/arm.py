@@ -28,11 +28,11 @@ from torch.utils.data._utils import worker as torch_worker
 
 from pytest_dataloader_faults._engine.plan import FaultPlan
 from pytest_dataloader_faults._engine.protocol import WorkerConfig
-from pytest_dataloader_faults._engine.system.imports import import_late_modules
 from pytest_dataloader_faults._engine.system.libc import Prctl, leave_no_core, prctl
 from pytest_dataloader_faults._engine.system.patience import Patience
 from pytest_dataloader_faults._engine.system.stacks import write_on_signal
 from pytest_dataloader_faults._engine.worker.fetch_hooks import idle_after_error, observe_fetches
+from pytest_dataloader_faults._engine.worker.kernel_session import arm_kernel_session
 from pytest_dataloader_faults._engine.worker.session import WorkerSession, queue_threads
 from pytest_dataloader_faults.exceptions import DataLoaderFaultsError, HarnessError
 from pytest_dataloader_faults.faults import Fault, WorkerKilled
@@ -43,26 +43,11 @@ _FEEDER_SECONDS = 1.0
 """Past this it waits for the loader to read, outside of torch's C++, so it may be unwound."""
 
 
-def arm_function(*, fakes: bool) -> Callable[..., WorkerSession]:
-    """What arms a worker; *fakes*: one that sees fake files.
-
-    Also called before the fork, so that a worker does not import anything.
-    """
-    import_late_modules()
-    if fakes:
-        from pytest_dataloader_faults._engine.worker.fake_session import (
-            arm_fake_session as arm_by,
-        )
-    else:
-        from pytest_dataloader_faults._engine.worker.kernel_session import (
-            arm_kernel_session as arm_by,
-        )
-    return arm_by
-
-
 def arm_worker(config: WorkerConfig, worker: int, loader: int) -> WorkerSession:
     """Inject the faults of *config* into this process from now on."""
-    session = arm_function(fakes=config.fakes)(config, worker, loader)
+    if config.tree is not None:
+        config.tree.enter()
+    session = arm_kernel_session(config, worker, loader)
     _let_signals_kill(config.plan.faults)
     leave_no_core()
     observe(session, config.plan)

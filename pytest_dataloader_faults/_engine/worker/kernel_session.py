@@ -57,6 +57,7 @@ def arm_kernel_session(
         inherited=inherited,
         mapped=tuple(each.path for each in mapped),
         joins=joins,
+        tree=config.tree,
         workers=config.workers,
         bystander=bystander,
     )
@@ -89,7 +90,7 @@ def _session(channel: Channel, config: WorkerConfig, worker: int | None) -> Work
 
 
 def _hand_over(config: WorkerConfig, hello: Hello, attached: list[int]) -> None:
-    needs = config.plan.needs
+    needs = config.needs
     if hello.worker is None:
         _block_signals_in_forks()
     program = bpf.program(linux.SYSCALLS[linux.MACHINE], linux.ARCHITECTURES[linux.MACHINE], needs)

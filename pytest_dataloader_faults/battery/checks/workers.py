@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from pytest_dataloader_faults.battery.checks._base import Scenario, check
 from pytest_dataloader_faults.battery.checks._epochs import FAULTS_IN_EPOCH_1
-from pytest_dataloader_faults.battery.workload import NotApplicable, Workload, require_real_files
+from pytest_dataloader_faults.battery.workload import NotApplicable, Workload
 from pytest_dataloader_faults.faults import MemoryExhaustion, ThreadExhaustion, WorkerKilled
 from pytest_dataloader_faults.outcomes import Outcome, Reference
 from pytest_dataloader_faults.outcomes.contract import Cause, Finding, Verdict
@@ -69,7 +69,6 @@ def thread_exhaustion(workload: Workload) -> Iterator[Scenario]:
     First in workers that continue after the error, since a queue or a pool may be kept there. The
     error of the first start would hide what a dataset returns in place of one result.
     """
-    require_real_files()
     start_count = workload.count_busiest("starts")
     if not start_count:
         raise NotApplicable(_NO_START)
@@ -155,7 +154,6 @@ def memory_exhaustion(workload: Workload) -> Iterator[Scenario]:
     For a sample of a later batch every allocation fails, which a dataset may try again forever.
     One that raises the first error does not get there, and need not.
     """
-    require_real_files()
     once, *always = _middle_and_last_sample(workload)
     yield Scenario(
         faults=(

@@ -75,7 +75,7 @@ def on_list(worker: WorkerState, call: Syscall, services: SupervisorServices) ->
     number = caller.to_signed(call.arguments[0])
     try:
         is_first = proc.fd_info(number, call.pid).offset == 0
-        path = proc.link_of(call.pid, number)
+        path = worker.link_at(call.pid, number)
     except OSError:  # No descriptor: the kernel refuses it.
         return False
     listings = worker.history(_Listings)

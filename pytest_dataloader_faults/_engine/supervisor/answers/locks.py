@@ -119,7 +119,7 @@ def _command(call: Syscall) -> int:
 def _locked_path(worker: WorkerState, call: Syscall, number: int) -> str | None:
     """The file that *call* locks; None if it unlocks one, or if the file does not matter."""
     try:
-        path = link_of(call.pid, number)
+        path = worker.link_at(call.pid, number)
         is_exempt = not path.startswith("/") or worker.policy.is_exempt(path)
         return None if is_exempt or _unlocks(call) else path
     except PermissionError:

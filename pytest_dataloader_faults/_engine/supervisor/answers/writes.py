@@ -35,7 +35,6 @@ from pytest_dataloader_faults._engine.policy.writes import OF_INHERITED, write_a
 from pytest_dataloader_faults._engine.supervisor.answers.deaths import die_in_call
 from pytest_dataloader_faults._engine.supervisor.answers.services import SupervisorServices
 from pytest_dataloader_faults._engine.supervisor.worker_state import WorkerState
-from pytest_dataloader_faults._engine.system.proc import link_of
 from pytest_dataloader_faults.faults.base import Place
 
 
@@ -88,7 +87,7 @@ def _carry_out(
 def _written_path(worker: WorkerState, pid: int, number: int) -> str | None:
     """The name of the file, if it is a regular one that has a name and that matters."""
     try:
-        path = link_of(pid, number)
+        path = worker.link_at(pid, number)
         if not path.startswith("/") or worker.policy.is_exempt(path):
             return None
         status = os.stat(f"/proc/{pid}/fd/{number}")

@@ -1,9 +1,7 @@
-"""Send the fake files to workers that start as a new interpreter [runs where the loader does].
+"""Let loaders start workers under pyfakefs [runs where the loader does].
 
-A forked worker has the files of its parent. A spawned one gets a copy, which the loader makes when
-it starts the worker. The copy must exist before the worker unpickles the dataset. torch puts
-the kind of the dataset first among the arguments of a worker, and a pickle is read from its
-start: so the kind carries the files, and unpickling the kind unpacks them.
+The workers see copies of the fake files, which a supervisor redirects their calls to. If no faults
+are armed, there is none yet, so the first loader starts one.
 """
 
 from __future__ import annotations
@@ -13,131 +11,25 @@ import functools
 import importlib
 import importlib.util
 import io
-import pickle
+import os
+import pathlib
 import shutil
 import sys
 import tempfile
 import types
 from collections.abc import Callable, Iterator
+from multiprocessing.reduction import ForkingPickler
 from multiprocessing.util import get_temp_dir
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from pytest_dataloader_faults._engine import require_engine
 from pytest_dataloader_faults._engine.fake import fake_files, patcher
-from pytest_dataloader_faults._engine.fake.engine import PatchWorker, patch_for_good
+from pytest_dataloader_faults._engine.scope import open_scope
 from pytest_dataloader_faults._engine.system.imports import import_late_modules
 from pytest_dataloader_faults.exceptions import InvalidArgumentError
 
-CALLS_USER_CODE = True
-
-_STAYS = frozenset(
-    {"_patcher", "patcher", "open_files", "_free_fd_heap", "dev_null", "_in_process_runs"}
-)
-"""Attributes of a file system that belong to its process; ``patcher`` in pyfakefs before 6.1."""
-_PACKAGE = "pytest_dataloader_faults."
-_OURS = tuple(
-    f"pytest_dataloader_faults._engine.worker.{name}"
-    for name in ("arm", "fetch_hooks", "kernel_session", "fake_session")
-)
-
-
-_kept: list[Any] = []
-"""What a spawned worker must keep until it exits."""
-
-
-class _FakeFilesCarrier(int):
-    """torch's number for the kind of a dataset, which carries the fake files when it is pickled."""
-
-    loader: Any
-
-    @functools.cached_property
-    def _contents(self) -> tuple[Any, ...]:
-        from pyfakefs.helpers import get_gid, get_uid
-
-        return _modules_of(self.loader), _pack(fake_files()), (get_uid(), get_gid())
-
-    def __reduce__(self) -> tuple[Callable[..., int], tuple[Any, ...]]:
-        """A plain number in the worker."""
-        return _unpack_in_worker, (int(self), *self._contents)
-
-
-def _unpack_in_worker(
-    kind: int, modules: tuple[str, ...], files: bytes, ids: tuple[int, int]
-) -> int:
-    """Give this process the fake *files*, and *kind* back [runs in the DataLoader worker].
-
-    It imports *modules* first: under pyfakefs they would look for their own data among fake files.
-    """
-    for name in modules:
-        importlib.import_module(name)
-    import_late_modules()
-    for_good = contextlib.ExitStack()
-    _exclude_machinery(for_good)
-    from pyfakefs.fake_filesystem import set_gid, set_uid
-    from pyfakefs.fake_filesystem_unittest import Patcher
-
-    patcher: Any = Patcher()
-    patcher.setUp()
-    _kept.extend((patcher, for_good))
-    vars(patcher.fs).update(_unpack(files, patcher.fs))
-    set_uid(ids[0])
-    set_gid(ids[1])
-    patch_for_good(patcher)
-    return kind
-
-
-def _pack(files: Any) -> bytes:
-    """The attributes of the file system *files*, to which every file in them refers."""
-
-    class Packer(pickle.Pickler):
-        def persistent_id(self, thing: Any) -> str | None:
-            return "files" if thing is files else None
-
-    to = io.BytesIO()
-    state = {name: value for name, value in vars(files).items() if name not in _STAYS}
-    Packer(to, pickle.HIGHEST_PROTOCOL).dump(state)
-    return to.getvalue()
-
-
-def _unpack(data: bytes, files: Any) -> Any:
-    """Those attributes, with *files* in the place of the file system."""
-
-    class Unpacker(pickle.Unpickler):
-        def persistent_load(self, _name: Any) -> Any:
-            return files
-
-    return Unpacker(io.BytesIO(data)).load()
-
-
-def _modules_of(loader: Any) -> tuple[str, ...]:
-    """The modules of the classes and functions that a worker of *loader* unpickles."""
-    callables = [loader.collate_fn, *_datasets(loader.dataset)]
-    init = loader.worker_init_fn
-    while init is not None:  # Ours run the user's own.
-        callables.append(init)
-        init = init._then if type(init).__module__.startswith(_PACKAGE) else None
-    names = [
-        getattr(each if callable(each) else type(each), "__module__", None) for each in callables
-    ]
-    modules = [name for name in names if isinstance(name, str) and name != "__main__"]
-    return tuple(dict.fromkeys([*_OURS, *modules]))
-
-
-def _datasets(dataset: Any) -> list[Any]:
-    """*dataset*, and the datasets inside it."""
-    datasets, waiting = {}, [dataset]
-    while waiting:
-        current = waiting.pop(0)
-        if current is not None and id(current) not in datasets:
-            datasets[id(current)] = current
-            waiting += _inner_datasets(current)
-    return list(datasets.values())
-
-
-def _inner_datasets(dataset: Any) -> Iterator[Any]:
-    for name in ("dataset", "datasets"):  # Where torch's own datasets keep others.
-        with contextlib.suppress(AttributeError):
-            inner = object.__getattribute__(dataset, "__dict__").get(name)
-            yield from inner if type(inner) in (list, tuple) else [inner]
+if TYPE_CHECKING:
+    from pytest_dataloader_faults._engine.loader.iterator import LoaderMonitor
 
 
 @contextlib.contextmanager
@@ -146,29 +38,51 @@ def with_workers() -> Iterator[None]:
 
     It changes nothing unless torch is imported already.
     """
-    with _real_modules(), contextlib.ExitStack() as patches:
+    with _real_modules(), contextlib.ExitStack() as scope:
         if "torch" in sys.modules:
             from pytest_dataloader_faults._engine.loader.iterator import replace_iterator_makers
 
-            patches.enter_context(replace_iterator_makers(_with_carrier))
+            _pickle_real_paths(scope)
+            scope.enter_context(replace_iterator_makers(_Supervised(scope)))
         yield
 
 
-def _with_carrier(original: Callable[..., Any]) -> Callable[..., Any]:
-    def get_iterator(loader: Any) -> Any:
-        if not loader.num_workers or fake_files() is None:
-            return original(loader)
-        kind, worker_init_fn = loader._dataset_kind, loader.worker_init_fn
-        loader._dataset_kind = carrier = _FakeFilesCarrier(kind)
-        carrier.loader = loader
-        loader.worker_init_fn = PatchWorker(worker_init_fn)
-        try:
-            return original(loader)
-        finally:
-            loader._dataset_kind, loader.worker_init_fn = kind, worker_init_fn
-            vars(carrier).clear()  # The iterator keeps it, and must not keep the loader.
+def _pickle_real_paths(undo: contextlib.ExitStack) -> None:
+    """Send path objects of pyfakefs to spawned workers as those of pathlib."""
+    from pyfakefs.fake_pathlib import FakePathlibModule
 
-    return get_iterator
+    kind = FakePathlibModule.PosixPath
+    reducers = ForkingPickler._extra_reducers  # type: ignore[attr-defined]
+    ForkingPickler.register(kind, lambda path: (pathlib.PosixPath, (str(path),)))
+    undo.callback(reducers.pop, kind, None)
+
+
+class _Supervised:
+    """Makes functions that put the workers of a loader under a supervisor, until *scope* ends."""
+
+    def __init__(self, scope: contextlib.ExitStack) -> None:
+        self._scope = scope
+        self._monitors: dict[int, LoaderMonitor] = {}
+        """By process: a trial is forked from the one that has entered the scope."""
+
+    def __call__(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        def get_iterator(loader: Any) -> Any:
+            from pytest_dataloader_faults._engine.worker.arm import ArmWorker
+
+            is_armed = isinstance(loader.worker_init_fn, ArmWorker)
+            if not loader.num_workers or is_armed or fake_files() is None:
+                return original(loader)
+            return self._monitor().iterator(loader, original)
+
+        return get_iterator
+
+    def _monitor(self) -> LoaderMonitor:
+        process = os.getpid()
+        if process not in self._monitors:
+            require_engine()
+            scope = open_scope(protects=False)
+            self._monitors[process] = self._scope.enter_context(scope)[1]
+        return self._monitors[process]
 
 
 # Some facts about pyfakefs. It puts its fakes in every module that is loaded. In those of
@@ -197,7 +111,7 @@ _OF_MULTIPROCESSING = (
 _OUR_FOLDER = (
     *("_trial.child", "battery.checking", "battery.sweeping", "search", "search._runner"),
     *("plugin._fault_check", "_engine.loader.iterator", "_engine"),
-    *("_engine.worker.kernel_session", "_engine.worker.fake_session", "fake_files.transfer"),
+    *("_engine.worker.kernel_session", "fake_files.workers"),
 )
 """Modules that a test may call. After the test, pyfakefs forgets those imported under it."""
 
