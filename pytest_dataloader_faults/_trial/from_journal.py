@@ -151,10 +151,10 @@ def _with_library(result: Pass) -> Pass:
 
 def reference_from(events: Sequence[JournalEvent], printed: str) -> Reference:
     """The reference that a reference job wrote, unless the dataset ended its process before."""
-    end = next((event for event in events if isinstance(event, TrialEnded)), None)
     for event in events:
         if isinstance(event, ReferenceTaken):
-            return replace(event.reference, duration=end.duration if end else 0.0)
+            return event.reference
+    end = next((event for event in events if isinstance(event, TrialEnded)), None)
     code = end.exitcode if end else 0
     ending = describe_exit(code) + likely_sender(code)
     advice = _FROM_OUTSIDE if code in FROM_OUTSIDE else _AFTER_A_FORK if code else _WITHOUT_A_WORD

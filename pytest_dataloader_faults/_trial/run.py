@@ -62,7 +62,7 @@ from pytest_dataloader_faults._trial.samplers import (
 )
 from pytest_dataloader_faults._trial.samples.comparer import SampleComparer
 from pytest_dataloader_faults._trial.samples.draws import first_sample_of
-from pytest_dataloader_faults._trial.samples.reader import Reader
+from pytest_dataloader_faults._trial.samples.passes import Reader
 from pytest_dataloader_faults._trial.samples.reference import take_reference
 from pytest_dataloader_faults.faults import has_files
 from pytest_dataloader_faults.faults.base import Effect

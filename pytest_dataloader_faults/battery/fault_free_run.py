@@ -175,9 +175,7 @@ class FaultFreeRun:
         self.of_workers = False
         self.history = FileHistory()
         self.unusable_reason: str | None = None
-        self._references = ReferenceStore(
-            make_dataset, self.settings, self.deadlines.record_epoch, self.history
-        )
+        self._references = ReferenceStore(make_dataset, self.settings, self.history)
         self._findings: dict[str, Any] = {}
         began = time.time_ns()
         for comparison in self._comparisons():

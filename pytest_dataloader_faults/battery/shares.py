@@ -219,19 +219,17 @@ class ReferenceStore:
     """The references of the dataset, by comparison.
 
     The first one may have fewer samples than *settings* say; the others then have as many.
-    *learn* is called with the seconds that each reference took. *history*: what is known of files.
+    *history*: what is known of files.
     """
 
     def __init__(
         self,
         make_dataset: DatasetFactory,
         settings: Settings,
-        learn: Callable[[float], None],
         history: FileHistory,
     ) -> None:
         self._make_dataset, self._settings, self._history = make_dataset, settings, history
         self._seconds = _ENOUGH_SECONDS if settings.samples == SAMPLES else None
-        self._learn = learn
         self._batch_size: int | None = None
         self._by_comparison: dict[Comparison, Reference] = {}
 
@@ -258,7 +256,6 @@ class ReferenceStore:
         Its reference is known then.
         """
         reference = self._take(comparison, adapts_comparison=True, seconds=self._seconds)
-        self._learn(reference.duration - reference.lost)
         self._by_comparison[reference.comparison] = reference
         self.limit(reference.limit)  # From now on the same for all.
         self._batch_size = reference.batch_size

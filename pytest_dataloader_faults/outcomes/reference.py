@@ -6,7 +6,7 @@ import functools
 import itertools
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 from pytest_dataloader_faults.exceptions import InvalidArgumentError
@@ -43,8 +43,6 @@ class Reference:
         stream_limit: After how many samples an endless stream was stopped; None if it ended.
         fault_free: A trial of one epoch without a fault, in which nothing was wrong; None if there
             is none.
-        duration: Seconds from the start of its process to its end.
-        lost: Those of them in which it waited in vain for a process that it had forked.
         draws: What the sampler drew for each batch, pickled and in base64; empty for a stream.
         is_whole: Whether each epoch has each of these samples exactly once; a sampler may draw some
             at random.
@@ -75,8 +73,6 @@ class Reference:
     batch_size: int | None = field(default=None, compare=False)
     stream_limit: int | None = None
     fault_free: TrialFacts | None = field(default=None, repr=False, compare=False)
-    duration: float = field(default=0.0, compare=False)
-    lost: float = field(default=0.0, compare=False)
     draws: tuple[str, ...] = field(default=(), repr=False, compare=False)
     is_whole: bool = field(default=True, compare=False)
     members: tuple[Reference, ...] = field(default=(), repr=False, compare=False)
@@ -130,36 +126,6 @@ def count_rows(batches: Sequence[Sequence[str]]) -> Counter[str] | None:
     """
     rows = Counter(itertools.chain.from_iterable(batches))
     return rows if all(batches) and 0 < _DISTINCT_SHARE * rows.total() <= len(rows) else None
-
-
-def join_references(of_workers: Sequence[Reference]) -> Reference:
-    """The reference of a stream whose parts the workers have read, in their order."""
-    begins = itertools.accumulate((len(each.samples) for each in of_workers), initial=0)
-    parts = list(zip(begins, of_workers, strict=False))
-    begin, unstable = next((each for each in parts if each[1].unstable_index is not None), parts[0])
-    is_stable = unstable.unstable_index is None
-    is_short = any(each.second_pass_count is not None for each in of_workers)
-    limits = [each.stream_limit for each in of_workers if each.stream_limit is not None]
-    has_parts = all(each.parts for each in of_workers)
-    return replace(
-        unstable,
-        samples=_renumber((begin, each.samples) for begin, each in parts),
-        unstable_index=None if is_stable else begin + unstable.unstable_index,
-        nondeterministic_count=sum(each.nondeterministic_count for each in of_workers),
-        second_pass_count=sum(map(_count_again, of_workers)) if is_short else None,
-        stream_limit=max(limits, default=None),
-        parts=tuple(part for each in of_workers for part in each.parts) if has_parts else (),
-    )
-
-
-def _renumber(parts: Iterable[tuple[int, Sequence[tuple[int, Any]]]]) -> tuple[Any, ...]:
-    return tuple((begin + number, value) for begin, part in parts for number, value in part)
-
-
-def _count_again(reference: Reference) -> int:
-    """How many samples a stream returned in its second pass."""
-    count = reference.second_pass_count
-    return len(reference.samples) if count is None else count
 
 
 def nondeterminism_message(reference: Reference, contract: Contract) -> str:

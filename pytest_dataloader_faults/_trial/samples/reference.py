@@ -1,51 +1,46 @@
-"""The reference: the samples that a dataset returns without faults [in the disposable process]."""
+"""The reference: the samples that a dataset returns without faults [in the disposable process].
+
+A comparison is adapted to what two passes agree on: see ``outcomes/agreement.py``.
+"""
 
 from __future__ import annotations
 
-import functools
 import itertools
 import statistics
 import time
-from collections.abc import Sequence
-from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pytest_dataloader_faults._engine.worker.fetch_hooks import seed_everything
 from pytest_dataloader_faults._settings.jobs import ReferenceJob
 from pytest_dataloader_faults._trial import loaders
-from pytest_dataloader_faults._trial.samplers import (
-    choose_size,
-    count_samples,
-    limit_samples,
-)
+from pytest_dataloader_faults._trial.samplers import choose_size, count_samples, limit_samples
 from pytest_dataloader_faults._trial.samples import draws
 from pytest_dataloader_faults._trial.samples.comparer import SampleComparer
 from pytest_dataloader_faults._trial.samples.draws import Draw, Name
-from pytest_dataloader_faults._trial.samples.in_worker import take_in_worker
-from pytest_dataloader_faults._trial.samples.reader import (
-    BACKWARD,
-    FORWARD,
-    OTHER_SEED,
-    PATIENCE,
+from pytest_dataloader_faults._trial.samples.passes import (
     BatchReading,
     Reader,
     Reading,
-    SamplesAlone,
-    Way,
+    read_in_workers,
     time_samples,
-)
-from pytest_dataloader_faults._trial.samples.readings import (
-    adapt,
-    agree,
-    are_equal,
-    build_reference,
-    have_same_rows,
-    record,
-    rows_in,
 )
 from pytest_dataloader_faults.exceptions import UnusableDatasetError
 from pytest_dataloader_faults.outcomes import Reference
-from pytest_dataloader_faults.outcomes.agreement import spread
+from pytest_dataloader_faults.outcomes.agreement import (
+    Comparison,
+    Sample,
+    SampleParts,
+    count_varying,
+    difference,
+    find_mask,
+    spread,
+    without_content,
+)
+from pytest_dataloader_faults.outcomes.reference import count_rows
 from pytest_dataloader_faults.outcomes.text import pluralize
 
 if TYPE_CHECKING:
@@ -59,8 +54,8 @@ _TIMED = 8
 """The number of samples that show how long one takes."""
 _MOST_SAMPLES, _SHARE_OF_DEADLINE = 10_000, 1 / 3
 """When an endless stream is left: after this many samples, or this time."""
-_SHARE_FOR_CHILD = 1 / 8
-"""The part of a deadline that a child may take which does not survive its fork."""
+_PATIENCE, _SHARE_FOR_CHILD = 2.0, 1 / 8
+"""How many seconds the first child may take, or which part of a deadline: it may hang."""
 _LEAST = 1e-9
 """Seconds for a sample, whatever the clock says."""
 _SHARE_FOR_BATCHES = 1 / 2
@@ -69,36 +64,48 @@ _FEW_SAMPLES, _FEW_BATCHES = 64, 4
 """How many samples of such a stream each worker returns: this many, in whole batches."""
 
 
+class _StreamPasses(NamedTuple):
+    """Two passes over a stream, and after how many samples these ended; None if by themselves."""
+
+    readings: list[Reading]
+    repeats: list[Reading]
+    limit: int | None
+
+
 def take_reference(loader: DataLoader[Any], job: ReferenceJob) -> Reference:
-    """The samples of the dataset, read one by one here, or else in a worker."""
+    """The samples of the dataset, read here, or else in workers."""
+    is_stream = loaders.kind_of(loaders.dataset_of(loader)) == "iterable"
+    read: Callable[[], Any] = partial(_read_stream if is_stream else _take_by_index, loader, job)
     try:
-        return _take_here(loader, job)
+        results, is_of_worker, is_of_all_workers = [read()], False, False
     except UnusableDatasetError as error:
         if error.__cause__ is None or not loader.num_workers:  # The user's code raised nothing.
             raise
-        reference = take_in_worker(loader, functools.partial(_take_here, loader, job))
-        if reference is None:
+        results, is_of_all_workers = read_in_workers(loader, read)
+        is_of_worker = True
+        if not results:
             raise
-        return reference
+    reference = _reference_of_stream(loader, job, results) if is_stream else results[0]
+    return replace(reference, is_of_worker=is_of_worker, is_of_all_workers=is_of_all_workers)
 
 
-def _take_here(loader: DataLoader[Any], job: ReferenceJob) -> Reference:
-    """What the dataset returns in this process.
-
-    Each sample gets its fingerprint before the next is made. So a dataset that returns the same
-    buffer each time cannot hide that in its own reference.
-    """
+def _make_reader(loader: DataLoader[Any], job: ReferenceJob) -> Reader:
     comparer = SampleComparer(job.comparison, job.settings.contract)
-    patience = min(PATIENCE, job.deadline * _SHARE_FOR_CHILD)
-    reader = Reader(loader, comparer, job.displaced, patience)
-    name = type(reader.dataset).__name__
-    if loaders.kind_of(reader.dataset) == "iterable":
-        with loaders.report_dataset_errors(f"iterating {name}"):
-            return _reference_in_order(reader, job)
-    with loaders.report_dataset_errors(f"comparing samples of {name}"):
+    return Reader(loader, comparer, job.displaced)
+
+
+# Samples with indices
+
+
+def _take_by_index(loader: DataLoader[Any], job: ReferenceJob) -> Reference:
+    reader = _make_reader(loader, job)
+    batched = bool(loader._auto_collation)
+    with loaders.report_dataset_errors(f"comparing samples of {type(reader.dataset).__name__}"):
         seed_everything(job.settings.seed)
         if job.batches is not None:
-            return _reference_by_index(reader, _draws_of_batches(reader, job.batches), job)
+            requested = (list(each) if batched else each[0] for each in job.batches)
+            drawn = [Draw.of(each, reader.dataset, batched=batched) for each in requested]
+            return _ByIndex(reader, job, drawn).take()
         limit, first_draws, batch_size = _limit(reader, job)
         outer = loaders.outer_loader(loader)
         total, readable = count_samples(loader, outer), loaders.count_readable(loader, outer)
@@ -110,15 +117,9 @@ def _take_here(loader: DataLoader[Any], job: ReferenceJob) -> Reference:
         if not any(each.names for each in drawn):
             raise loaders.EmptyDatasetError(loaders.empty_message(reader.dataset))
         is_whole = not job.settings.ranks or draws.draws_the_same_again(loader, drawn)
-        reference = _reference_by_index(reader, drawn, job)
+        reference = _ByIndex(reader, job, drawn).take()
         reference = replace(reference, limit=limit, is_whole=is_whole, draws=draws.pack(drawn))
         return replace(reference, batch_size=batch_size, total=total, readable=readable)
-
-
-def _draws_of_batches(reader: Reader, batches: Sequence[tuple[int, ...]]) -> list[Draw]:
-    batched = bool(reader.loader._auto_collation)
-    requested = (list(each) if batched else each[0] for each in batches)
-    return [Draw.of(each, reader.dataset, batched=batched) for each in requested]
 
 
 def _limit(reader: Reader, job: ReferenceJob) -> tuple[int | None, list[Draw], int | None]:
@@ -132,7 +133,7 @@ def _limit(reader: Reader, job: ReferenceJob) -> tuple[int | None, list[Draw], i
         return requested, [], job.batch_size
     first_draws = list(itertools.islice(draws.draws_of(reader.loader), 1))
     sample_draws = [part for draw in first_draws for part in draw.split()][:_TIMED]
-    took = time_samples(reader, sample_draws)
+    took = time_samples(reader, sample_draws, _patience(job))
     seconds = _READINGS * max(_LEAST, statistics.median(took or [0]))
     limit = requested
     # Halved instead of computed, because the time of samples varies.
@@ -144,173 +145,301 @@ def _limit(reader: Reader, job: ReferenceJob) -> tuple[int | None, list[Draw], i
     return limit, first_draws, batch_size
 
 
-# Some facts about samples and their batches. A sample is read in a batch, and in a child process in
-# a batch of its own, in the reverse order: what is random may depend on what was read before. The
-# child has the dataset as it was before the first read, as a worker has: a dataset may change the
-# samples that it keeps. If both are not equal, although each of them is the same again, the samples
-# of a batch depend on each other, as with padding, and batches are compared as wholes. But a
-# dataset may also return the same buffer for each sample, which only a copy of each shows. And if
-# no sample draws random numbers, or differs under another seed, trials need no seeds.
+def _patience(job: ReferenceJob) -> float:
+    return min(_PATIENCE, job.deadline * _SHARE_FOR_CHILD)
 
 
-def _reference_by_index(reader: Reader, drawn: Sequence[Draw], job: ReferenceJob) -> Reference:
-    requested = [each for each in drawn if each.names]
-    samples: dict[Name, Draw] = {}
-    for sample_draw in (part for draw in requested for part in draw.split()):
-        samples.setdefault(sample_draw.names[0], sample_draw)
-    with SamplesAlone(reader, list(samples.values())) as alone:
-        began = time.monotonic()
-        batched = list(map(reader.read_batch, requested))
-        alone.seconds = time.monotonic() - began
+# Some facts about samples and their batches. A sample is read in a batch, and in a batch of its
+# own, in the reverse order: what is random may depend on what was read before. If both are not
+# equal, although each of them is the same again, the samples of a batch depend on each other, as
+# with padding, and batches are compared as wholes. And if no sample draws random numbers, or
+# differs under another seed, trials need no seeds.
+
+
+@dataclass
+class _ByIndex:
+    """Takes the reference of the samples in some draws."""
+
+    reader: Reader
+    job: ReferenceJob
+    drawn: Sequence[Draw]
+
+    def __post_init__(self) -> None:
+        self._requested = [each for each in self.drawn if each.names]
+        samples: dict[Name, Draw] = {}
+        for draw in itertools.chain(*(each.split() for each in self._requested)):
+            samples.setdefault(draw.names[0], draw)
+        self._samples = list(samples.values())
+        self._comparer = self.reader.comparer
+
+    def take(self) -> Reference:
+        """The reference, of samples or of whole batches."""
+        if self.job.seconds is None:
+            time_samples(self.reader, self._samples[:1], _patience(self.job))
+        batched = self._read_batches()
         try:
-            return _reference_of_samples(reader, job, requested, batched, alone)
+            readings = repeats = self._read_first(batched)
+            if self._comparer.comparison.is_loose or not self._agree(readings, batched):
+                repeats = self._read_alone(batched, step=1)
+                _adapt(self.reader, self.job, readings, repeats)
         except loaders.CollateError:  # Of one sample: it may need as many as a batch has.
-            if all(len(each.names) == 1 for each in requested):
+            if all(len(each.names) == 1 for each in self._requested):
                 raise
-    return _reference_of_batches(reader, requested, job)
+            return self._take_whole_batches()
+        if not self._agree(readings, batched):
+            _adapt(self.reader, self.job, *map(_rows_in, (batched, self._read_batches(step=-1))))
+        are_split = self._agree(readings, batched) and not self._comparer.comparison.in_batches
+        if self._comparer.comparison.is_loose:
+            self._drop_useless_seeds()
+        reference = _build(self.reader, readings, repeats)
+        if are_split:
+            return reference
+        whole = self._take_whole_batches()
+        return replace(reference, samples=whole.samples, parts=(), comparison=whole.comparison)
 
+    def _read_first(self, batched: Sequence[BatchReading]) -> list[Reading]:
+        """Each sample alone; without seeds if no sample needs them."""
+        if not self.job.adapts_comparison or self._comparer.comparison.seeded is None:
+            return self._read_alone(batched)
+        readings = self._read_alone(batched, seed=1)
+        first = readings if self._agree(readings, batched) else self._read_alone(batched)
+        if _digests(self._comparer, readings) == _digests(self._comparer, first):
+            self._drop_useless_seeds()
+        return first
 
-def _reference_of_samples(
-    reader: Reader,
-    job: ReferenceJob,
-    requested: Sequence[Draw],
-    batched: Sequence[BatchReading],
-    alone: SamplesAlone,
-) -> Reference:
-    comparer = reader.comparer
-    readings = repeats = _read_first(reader, job, batched, alone)
-    if comparer.comparison.is_loose or not agree(comparer, readings, batched):
-        repeats = _read_alone(alone, batched, FORWARD)
-        _adapt(reader, job, "map", readings, repeats)
-    if not agree(comparer, readings, batched):
-        copied = [reader.read_batch(each, copies=True) for each in requested]
-        if not agree(comparer, readings, copied):
-            _adapt(reader, job, "map", rows_in(batched), rows_in(copied))
-        batched = copied
-    are_split = agree(comparer, readings, batched) and not comparer.comparison.in_batches
-    varies = comparer.comparison.is_loose
-    if job.adapts_comparison and varies and not reader.draws_random_numbers:
-        comparer.comparison = replace(comparer.comparison, seeded=None)  # Seeds have no effect.
-    reference = _build_reference(reader, "map", readings, repeats)
-    if are_split:
-        return reference
-    whole_batches, _ = _read_whole_batches(reader, requested, job)
-    names = (each.name for each in whole_batches)
-    samples = tuple(zip(names, record(whole_batches, comparer), strict=True))
-    return replace(reference, samples=samples, parts=(), comparison=comparer.comparison)
+    def _drop_useless_seeds(self) -> None:
+        """Do without seeds if no sample draws random numbers."""
+        if self.job.adapts_comparison and not self.reader.draws_random_numbers:
+            self._comparer.comparison = replace(self._comparer.comparison, seeded=None)
 
+    def _take_whole_batches(self) -> Reference:
+        """The reference of whole batches, because their samples depend on each other."""
+        comparer = self._comparer
+        comparer.comparison = replace(comparer.comparison, in_batches=True)
+        readings, repeats = (
+            self._read(self.reader.read_whole_batches, self._requested, step) for step in (1, -1)
+        )
+        _adapt(self.reader, self.job, readings, repeats)
+        mask = spread(comparer.comparison.mask, _parts_by_sample((*readings, *repeats)))
+        comparer.comparison = replace(comparer.comparison, mask=mask)
+        self._drop_useless_seeds()
+        return _build(self.reader, readings, repeats)
 
-def _read_first(
-    reader: Reader, job: ReferenceJob, batched: Sequence[BatchReading], alone: SamplesAlone
-) -> list[Reading]:
-    """Each sample alone; without seeds if no sample needs them."""
-    comparer = reader.comparer
-    if not job.adapts_comparison or comparer.comparison.seeded is None:
-        return _read_alone(alone, batched)
-    readings = _read_alone(alone, batched, OTHER_SEED)
-    first = readings if agree(comparer, readings, batched) else _read_alone(alone, batched)
-    if not reader.draws_random_numbers and are_equal(comparer, readings, first):
-        comparer.comparison = replace(comparer.comparison, seeded=None)
-    return first
+    def _read_batches(self, step: int = 1) -> list[BatchReading]:
+        return self._read(self.reader.read_batches, self._requested, step)
 
+    def _read_alone(
+        self, batched: Sequence[BatchReading], step: int = -1, seed: int = 0
+    ) -> list[Reading]:
+        """Each sample alone, or else those of the batches.
 
-def _read_alone(
-    alone: SamplesAlone, batched: Sequence[BatchReading], way: Way = BACKWARD
-) -> list[Reading]:
-    """Each sample alone, or else those of the batches.
-
-    What the dataset has open may not survive a fork: that is the business of the workers.
-    """
-    try:
-        return alone.read(way)
-    except loaders.CollateError:
-        raise
-    except UnusableDatasetError:
-        if not all(each.rows for each in batched):
+        What the dataset has open may not survive a fork: that is the business of the workers.
+        """
+        try:
+            return self._read(partial(self.reader.read_alone, seed=seed), self._samples, step)
+        except loaders.CollateError:
             raise
-        return list({each.name: each for each in rows_in(batched)}.values())
+        except UnusableDatasetError:
+            if not all(each.rows for each in batched):
+                raise
+            return list({each.name: each for each in _rows_in(batched)}.values())
+
+    def _read(
+        self, read: Callable[[Sequence[Draw]], list[Any]], drawn: Sequence[Draw], step: int
+    ) -> list[Any]:
+        """What *read* makes of each of these draws; a *step* of -1 reads them backwards."""
+        return self.reader.run_in_child(lambda: read(drawn[::step])[::step], self.job.deadline)
+
+    def _agree(self, readings: Sequence[Reading], batches: Sequence[BatchReading]) -> bool:
+        """Whether each row of the *batches* is equal to its sample in *readings*.
+
+        A ready batch may hold fewer samples than requested: the judge says that some are missing.
+        """
+        rows_read = _digests(self._comparer, readings)
+        digests = dict(zip((each.name for each in readings), rows_read, strict=True))
+        known = set(digests.values())
+        for names, rows in batches:
+            found = [self._comparer.record(each.parts).digest for each in rows or ()]
+            is_whole = len(found) == len(names) and found == [digests[each] for each in names]
+            is_part = 0 < len(found) < len(names) and known.issuperset(found)
+            if not (is_whole or is_part):
+                return False
+        return True
 
 
-def _reference_of_batches(
-    reader: Reader, requested: Sequence[Draw], job: ReferenceJob
+# Samples of a stream
+
+
+def _read_stream(loader: DataLoader[Any], job: ReferenceJob) -> _StreamPasses:
+    """Two passes over the stream; if it does not end, over its first samples."""
+    reader = _make_reader(loader, job)
+    limit, size = job.comparison.limit, loader.batch_size or 1
+    kept_count = size * max(_FEW_BATCHES, _FEW_SAMPLES // size)
+    until = time.monotonic() + job.deadline * _SHARE_OF_DEADLINE
+    readings: list[Reading] = []
+    with loaders.report_dataset_errors(f"iterating {type(reader.dataset).__name__}"):
+        for reading in reader.read_stream():
+            readings.append(reading)
+            if len(readings) == limit:
+                break
+            is_long = len(readings) >= _MOST_SAMPLES or time.monotonic() > until
+            if limit is None and is_long and len(readings) >= kept_count:
+                limit = kept_count
+                break
+        seed_everything(job.settings.seed + 1)  # A stream may draw by the seed of its worker.
+        repeats = list(itertools.islice(reader.read_stream(), limit))
+    return _StreamPasses(readings[:limit], repeats, limit)
+
+
+def _reference_of_stream(
+    loader: DataLoader[Any], job: ReferenceJob, passes: Sequence[_StreamPasses]
 ) -> Reference:
-    """Of batches as wholes, since no sample can be collated alone."""
-    readings, repeats = _read_whole_batches(reader, requested, job)
-    if job.adapts_comparison and not reader.draws_random_numbers:
-        reader.comparer.comparison = replace(reader.comparer.comparison, seeded=None)
-    return _build_reference(reader, "map", readings, repeats)
-
-
-def _read_whole_batches(
-    reader: Reader, requested: Sequence[Draw], job: ReferenceJob
-) -> tuple[list[Reading], list[Reading]]:
-    """Two readings of whole batches, which are compared as closely as both agree."""
-    comparer = reader.comparer
-    comparer.comparison = replace(comparer.comparison, in_batches=True)
-    readings = list(map(reader.read_whole_batch, requested))
-    repeats = list(map(reader.read_whole_batch, requested[::-1]))[::-1]
-    _adapt(reader, job, "map", readings, repeats)
-    parts = [(each.name, each.row.parts) for each in (*readings, *repeats)]
-    mask = spread(comparer.comparison.mask, parts)
-    comparer.comparison = replace(comparer.comparison, mask=mask)
-    return readings, repeats
-
-
-def _adapt(
-    reader: Reader,
-    job: ReferenceJob,
-    kind: str,
-    readings: Sequence[Reading],
-    repeats: Sequence[Reading],
-) -> None:
-    """Compare as closely as both readings agree, if *job* allows that."""
-    if job.adapts_comparison and reader.comparer.contract.key is None:
-        reader.comparer.comparison = adapt(reader.comparer, kind, readings, repeats)
-
-
-def _build_reference(
-    reader: Reader, kind: str, readings: Sequence[Reading], repeats: Sequence[Reading]
-) -> Reference:
-    reference = build_reference(reader.comparer, kind, readings, repeats)
-    draws_random_numbers, lost = reader.draws_random_numbers, reader.lost
-    return replace(reference, draws_random_numbers=draws_random_numbers, lost=lost)
-
-
-def _reference_in_order(reader: Reader, job: ReferenceJob) -> Reference:
-    readings, limit = _read_stream(reader, job.deadline)
+    """The reference of a stream whose parts were read apart."""
+    reader = _make_reader(loader, job)
+    readings = list(itertools.chain(*(each.readings for each in passes)))
+    repeats = list(itertools.chain(*(each.repeats for each in passes)))
     if not readings:
         raise loaders.EmptyDatasetError(loaders.empty_message(reader.dataset))
-    seed_everything(job.settings.seed + 1)  # A stream may draw by the seed of its worker.
-    repeats = list(itertools.islice(reader.read_stream(), limit))
-    comparison = replace(reader.comparer.comparison, seeded=None)
+    limit = max((each.limit for each in passes if each.limit is not None), default=None)
+    comparison = replace(job.comparison, seeded=None)
     if limit is not None:
         comparison = replace(comparison, limit=limit, by_form=True)
     reader.comparer.comparison = comparison
-    is_regrouped = have_same_rows(readings, repeats)
+    is_regrouped = _have_same_rows(readings, repeats)
     if not is_regrouped:
-        _adapt(reader, job, "iterable", readings, repeats)
-    reference = replace(_build_reference(reader, "iterable", readings, repeats), stream_limit=limit)
-    if is_regrouped:
+        _adapt(reader, job, readings, repeats)
+    reference = replace(_build(reader, readings, repeats), stream_limit=limit)
+    if is_regrouped or len(repeats) == len(readings):
         return reference
     if len(repeats) < len(readings):
         return replace(reference, unstable_index=None, second_pass_count=len(repeats))
-    if len(repeats) == len(readings):
-        return reference
     part = f"the stream returned {pluralize(len(readings), 'sample')}, then {len(repeats)}"
     return replace(reference, unstable_index=len(readings), unstable_part=part)
 
 
-def _read_stream(reader: Reader, deadline: float) -> tuple[list[Reading], int | None]:
-    """The samples of a stream, and None; of one that does not end the first, and how many."""
-    limit, size = reader.comparer.comparison.limit, reader.loader.batch_size or 1
-    kept_count = size * max(_FEW_BATCHES, _FEW_SAMPLES // size)
-    until = time.monotonic() + deadline * _SHARE_OF_DEADLINE
-    readings: list[Reading] = []
-    for reading in reader.read_stream():
-        readings.append(reading)
-        if len(readings) == limit:
-            break
-        is_long = len(readings) >= _MOST_SAMPLES or time.monotonic() > until
-        if limit is None and is_long and len(readings) >= kept_count:
-            return readings[:kept_count], kept_count
-    return readings, limit
+def _have_same_rows(readings: Sequence[Reading], repeats: Sequence[Reading]) -> bool:
+    """Whether both readings have the same rows, in a stream's own batches, which may differ."""
+    rows, repeated = (
+        count_rows([each.parts for each in reading]) for reading in (readings, repeats)
+    )
+    return rows is not None and rows == repeated
+
+
+# What two readings show
+
+
+def _build(reader: Reader, readings: Sequence[Reading], repeats: Sequence[Reading]) -> Reference:
+    """The reference from two readings of the same samples; those of a stream in any order."""
+    kind, comparison = loaders.kind_of(reader.dataset), reader.comparer.comparison
+    is_regrouped = _have_same_rows(readings, repeats)
+    samples, repeated = (_record(each, reader.comparer) for each in (readings, repeats))
+    place = None if is_regrouped else _find_unstable(samples, repeated)
+    differs = ""
+    if place is not None:
+        shown = (comparison.reduce(each[place].row.sample.parts) for each in (readings, repeats))
+        differs = difference(*map(tuple, shown)).replace("the reference", "the first read")
+    exact, exact_again = (
+        Counter((each.name, each.row.exact) for each in reading) for reading in (readings, repeats)
+    )
+    differing = 0 if is_regrouped else (exact - exact_again).total()
+    parts = map(_parts_by_sample, (readings, repeats))
+    names = [number if each.name is None else each.name for number, each in enumerate(readings)]
+    batch_parts = tuple(each.parts for each in readings)
+    return Reference(
+        kind,
+        tuple(zip(names, (sample for _, sample in samples), strict=True)),
+        unstable_index=None if place is None else names[place],
+        unstable_part=differs,
+        nondeterministic_count=differing,
+        varying=tuple(count_varying(*parts).items()) if differing else (),
+        draws_random_numbers=reader.draws_random_numbers,
+        comparison=comparison,
+        parts=batch_parts if all(batch_parts) else (),
+    )
+
+
+_Record = Sequence[tuple[Any, Sample]]
+"""The samples of a reading, by their names."""
+
+
+def _record(readings: Sequence[Reading], comparer: SampleComparer) -> _Record:
+    """The samples in *readings*, by the comparison that *comparer* has now."""
+    return [
+        (each.name, comparer.record(each.row.parts, each.row.sample.parts)) for each in readings
+    ]
+
+
+def _find_unstable(samples: _Record, repeated: _Record) -> int | None:
+    """The place of the first sample that was not the same twice, or None."""
+    remaining = Counter((name, sample.digest) for name, sample in repeated)
+    for place, (name, sample) in enumerate(samples[: len(repeated)]):
+        if not remaining[name, sample.digest]:
+            return place
+        remaining[name, sample.digest] -= 1
+    return None
+
+
+def _digests(comparer: SampleComparer, readings: Iterable[Reading]) -> list[str]:
+    """The digests of *readings* by the comparison that *comparer* has now."""
+    return [comparer.record(each.row.parts).digest for each in readings]
+
+
+def _rows_in(batches: Sequence[BatchReading]) -> list[Reading]:
+    """The samples of the *batches*, as far as these can be split."""
+    return [
+        Reading(name, row)
+        for names, rows in batches
+        for name, row in zip(names, rows or (), strict=False)
+    ]
+
+
+def _parts_by_sample(readings: Sequence[Reading]) -> SampleParts:
+    return [(each.name, each.row.parts) for each in readings]
+
+
+def _adapt(
+    reader: Reader, job: ReferenceJob, readings: Sequence[Reading], repeats: Sequence[Reading]
+) -> None:
+    """Compare as closely as both readings agree, if *job* allows that."""
+    is_allowed = job.adapts_comparison and reader.comparer.contract.key is None
+    if is_allowed and len(readings) == len(repeats):
+        first, second = _parts_by_sample(readings), _parts_by_sample(repeats)
+        is_stream = loaders.kind_of(reader.dataset) == "iterable"
+        comparison = _closest(reader.comparer.comparison, first, second, is_stream=is_stream)
+        reader.comparer.comparison = comparison
+
+
+def _closest(
+    comparison: Comparison, first: SampleParts, second: SampleParts, *, is_stream: bool
+) -> Comparison:
+    """The closest comparison by which both readings are the same, if there is one."""
+    if not comparison.by_form:
+        mask = comparison.mask | find_mask(first, second)
+        masked = replace(comparison, mask=mask)
+        if _is_sufficient(masked, first, second, is_stream=is_stream):
+            return masked
+    forms = (
+        [(key, list(map(without_content, parts))) for key, parts in reading]
+        for reading in (first, second)
+    )
+    mask = replace(comparison.mask, form_only=()) | find_mask(*forms)
+    is_any = "" in mask.ignored  # Whatever the dataset returns would be right.
+    return comparison if is_any else replace(comparison, by_form=True, mask=mask)
+
+
+def _is_sufficient(
+    comparison: Comparison, first: SampleParts, second: SampleParts, *, is_stream: bool
+) -> bool:
+    """Whether both readings are the same by *comparison*, which compares content.
+
+    The parts of a stream that are left may be labels, which many samples have.
+    """
+    compared, repeated = (
+        [(key, tuple(comparison.reduce(parts))) for key, parts in reading]
+        for reading in (first, second)
+    )
+    if not comparison.mask:
+        return Counter(compared) == Counter(repeated)
+    has_content = any(part.digest for _, parts in compared for part in parts)
+    is_varied = not is_stream or len(set(compared)) * 2 >= len(compared)
+    return has_content and is_varied and Counter(compared) == Counter(repeated)

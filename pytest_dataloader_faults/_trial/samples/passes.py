@@ -1,51 +1,56 @@
-"""Read samples without a fault, by torch's own fetcher [in the disposable process].
+"""Passes over a dataset without a fault [in the disposable process].
 
-So torch decides what a batch is, and whether a dataset has ``__getitems__``, or else the library
-that has put a fetcher of its own in the place of torch's.
+torch's own fetcher reads the samples, so torch decides what a batch is, and whether a dataset has
+``__getitems__``, or else the library that has put a fetcher of its own in the place of torch's.
+
+Some facts about what would hide a defect. A dataset may change the samples that it keeps. So each
+pass is made by a child process, which has the dataset as it was before the first read, as a worker
+has. A dataset may return the same buffer for each sample, so a batch is made of copies.
+
+Some facts about datasets that only workers can read. A ``worker_init_fn`` may open the handle that
+samples are read from, as many recipes for HDF5 do, and a dataset may refuse to be read outside of a
+worker. A stream may also refuse any number of workers but the one that it was made for, as streams
+of energon do.
 """
 
 from __future__ import annotations
 
 import contextlib
 import copy
-import functools
 import pickle
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
+from dataclasses import dataclass
+from typing import Any, NamedTuple, NoReturn, TypeVar
 
+from torch.utils.data import DataLoader
 from torch.utils.data.dataloader import _DatasetKind
 
-from pytest_dataloader_faults._engine.system.children import ChildCall
+from pytest_dataloader_faults._engine.system.children import run_in_child
+from pytest_dataloader_faults._engine.worker.arm import end_with_parent
 from pytest_dataloader_faults._engine.worker.fetch_hooks import (
     ObservedDataset,
     generator_states,
     seed_sample,
 )
 from pytest_dataloader_faults._trial import loaders
-from pytest_dataloader_faults._trial.samples.comparer import (
-    Fingerprint,
-    SampleComparer,
-)
+from pytest_dataloader_faults._trial.samples.comparer import Fingerprint, SampleComparer
 from pytest_dataloader_faults._trial.samples.draws import Draw, Name, name_of, reads_whole_batches
 from pytest_dataloader_faults.exceptions import UnusableDatasetError
 from pytest_dataloader_faults.outcomes.text import pluralize
 
-if TYPE_CHECKING:
-    from torch.utils.data import DataLoader
-    from typing_extensions import Self
-
 CALLS_USER_CODE = True
 
-PATIENCE, _TIMES = 2.0, 2
-"""How many seconds longer a child may take than this many times its parent."""
+_Result = TypeVar("_Result")
 
 
 class Reading(NamedTuple):
-    """A sample, or a batch that is compared as a whole, as it was read once."""
+    """A sample, or a batch that is compared as a whole, as it was read once.
 
-    name: Name | tuple[Name, ...]
+    The samples of a stream have no names.
+    """
+
+    name: Name | tuple[Name, ...] | None
     row: Fingerprint
     parts: tuple[str, ...] = ()
     """The digests of its rows, if a stream makes its own batches."""
@@ -66,62 +71,84 @@ class Reader:
         displaced: By how much the index whose random numbers a sample gets is less than its own.
         draws_random_numbers: Whether samples that are seeded draw numbers from the global
             generators of torch, NumPy or Python.
-        patience: How many seconds a child may take, however short its work is.
-        lost: The seconds for which a child was waited for in vain.
-        may_fork: Whether the dataset survives a fork, as far as that is known.
 
     """
 
     loader: DataLoader[Any]
     comparer: SampleComparer
     displaced: int = 0
-    patience: float = PATIENCE
     draws_random_numbers: bool = False
-    lost: float = 0.0
-    may_fork: bool = field(init=False)
 
     def __post_init__(self) -> None:
         self._states: dict[str, Any] | None = None
         self._indices: Sequence[Any] = ()
-        self.may_fork = loaders.start_method_of(self.loader) in ("", "fork")
+        self._seed = 0
+        """What is added to the seed of samples."""
+        self._may_fork = loaders.start_method_of(self.loader) in ("", "fork")
 
     @property
     def dataset(self) -> Any:
         """The dataset that is read."""
         return loaders.dataset_of(self.loader)
 
-    def ask(self, call: ChildCall, seconds: float) -> bytes:
-        """The answer of *call*, a child; b"" if it fails, and then no other child is asked."""
-        began = time.monotonic()
-        answer = call.answer(seconds) if self.may_fork else b""
-        if not answer:
-            self.may_fork = False
-            self.lost += time.monotonic() - began
+    def run_in_child(self, read: Callable[[], _Result], seconds: float) -> _Result:
+        """What *read* returns in a child.
+
+        If the child fails, or takes longer than *seconds*, *read* is called here, where an error is
+        reported, and no other child is asked: the dataset may not survive a fork.
+        """
+        packed = b""
+        if self._may_fork:
+            packed = run_in_child(
+                lambda: pickle.dumps((read(), self.draws_random_numbers)), seconds
+            )
+            self._may_fork = bool(packed)
+        if not packed:
+            return read()
+        result, draws_random_numbers = pickle.loads(packed)  # noqa: S301  # our own
+        self.draws_random_numbers |= draws_random_numbers
+        answer: _Result = result
         return answer
 
     # Samples with indices
 
-    def fetch(self, draw: Draw, change: Callable[[Any], Any] | None = None) -> Any:
-        """The batch that a worker makes of *draw*; *change*: of the dataset that it reads."""
+    def fetch(self, draw: Draw, *, one_by_one: bool = False) -> Any:
+        """The batch that a worker makes of *draw*; *one_by_one*: without ``__getitems__``."""
         self._states, self._indices = None, draw.indices
         with loaders.report_dataset_errors(self._describe):
-            batch = self._make_fetcher(change).fetch(draw.copy_for_worker().drawn)
+            fetcher = self._make_fetcher()
+            if loaders.kind_of(self.dataset) == "map":
+                dataset = _CopyingDataset(fetcher.dataset, one_by_one=one_by_one)
+                is_seeded = self.comparer.comparison.seeded is not None
+                fetcher.dataset = ObservedDataset(dataset, self._begin, one_by_one=is_seeded)
+            batch = fetcher.fetch(draw.copy_for_worker().drawn)
         self._look_at_generators()
         return batch
 
-    def read_sample(self, draw: Draw) -> Reading:
-        """The one sample of *draw*, as a row of its own batch."""
+    def read_alone(self, draws: Sequence[Draw], seed: int = 0) -> list[Reading]:
+        """The one sample of each draw; *seed* is added to the seed of each."""
+        self.comparer.begin()
+        self._seed = seed
+        try:
+            return list(map(self._read_sample, draws))
+        finally:
+            self._seed = 0
+
+    def _read_sample(self, draw: Draw) -> Reading:
         try:
             batch = self.fetch(draw)
         except loaders.CollateError:  # ``__getitems__`` may have left out the one sample.
             if not reads_whole_batches(self.dataset):
                 raise
-            batch = self.fetch(draw, _WithoutGetitems)
+            batch = self.fetch(draw, one_by_one=True)
         return Reading(draw.names[0], self._row_of_one(batch, is_whole=draw.is_whole))
 
-    def read_batch(self, draw: Draw, *, copies: bool = False) -> BatchReading:
-        """The batch of *draw*, as its rows."""
-        batch = self.fetch(draw, _CopyingDataset if copies else None)
+    def read_batches(self, draws: Sequence[Draw]) -> list[BatchReading]:
+        """The batch of each draw, as its rows."""
+        return list(map(self._read_batch, draws))
+
+    def _read_batch(self, draw: Draw) -> BatchReading:
+        batch = self.fetch(draw)
         if draw.is_whole or not self.loader._auto_collation:
             return BatchReading(draw.names, (self._row(batch),))
         count = len(draw.names)  # A ready batch may lack some.
@@ -131,21 +158,16 @@ class Reader:
         rows = samples and tuple(self._row(each, is_slice=self.comparer.slices) for each in samples)
         return BatchReading(draw.names, rows)
 
-    def read_whole_batch(self, draw: Draw) -> Reading:
-        """The batch of *draw*, as one sample."""
-        return Reading(draw.names, self._row(self.fetch(draw)))
+    def read_whole_batches(self, draws: Sequence[Draw]) -> list[Reading]:
+        """The batch of each draw, as one sample."""
+        return [Reading(each.names, self._row(self.fetch(each))) for each in draws]
 
-    def _make_fetcher(self, change: Callable[[Any], Any] | None = None) -> Any:
+    def _make_fetcher(self) -> Any:
         is_map = loaders.kind_of(self.dataset) == "map"
         kind = _DatasetKind.Map if is_map else _DatasetKind.Iterable
         collation = self.loader._auto_collation, self._collate, self.loader.drop_last
         create: Any = _DatasetKind.create_fetcher
-        fetcher = create(kind, self.dataset, *collation)
-        if is_map:
-            dataset = change(fetcher.dataset) if change else fetcher.dataset
-            is_seeded = self.comparer.comparison.seeded is not None
-            fetcher.dataset = ObservedDataset(dataset, self._begin, one_by_one=is_seeded)
-        return fetcher
+        return create(kind, self.dataset, *collation)
 
     def _begin(self, indices: Sequence[Any]) -> None:
         """Samples with these *indices* are made next."""
@@ -153,7 +175,8 @@ class Reader:
         self._indices = indices
         if (start := self.comparer.comparison.seeded) is not None:
             for index in indices:
-                seed_sample(start, index - self.displaced if self.displaced else index)
+                same_as = index - self.displaced if self.displaced else index
+                seed_sample(start + self._seed, same_as)
             self._states = None if self.draws_random_numbers else generator_states()
 
     def _look_at_generators(self) -> None:
@@ -184,21 +207,21 @@ class Reader:
         Batches of an iterable differ with the workers; only their samples can be compared.
         """
         is_batched = self.loader._auto_collation
-        fetcher, place = self._make_fetcher(), 0
+        fetcher, is_first = self._make_fetcher(), True
         while True:
             try:
                 batch = fetcher.fetch([None] if is_batched else None)
             except StopIteration:
                 return
             except loaders.CollateError:
-                if not place and self._collates_several():
+                if is_first and self._collates_several():
                     self._refuse_batches()
                 raise
-            if is_batched and not place and self.comparer.split(batch, 1) is None:
+            if is_batched and is_first and self.comparer.split(batch, 1) is None:
                 self._refuse_batches()
             parts = () if is_batched else self.comparer.parts(batch)
-            yield Reading(place, self._row_of_one(batch), parts)
-            place += 1
+            yield Reading(None, self._row_of_one(batch), parts)
+            is_first = False
 
     def _collates_several(self) -> bool:
         """Whether the first samples of the stream can be made into a batch."""
@@ -225,14 +248,11 @@ class Reader:
         return self._row(batch)
 
     def _row(self, sample: Any, *, is_slice: bool = False) -> Fingerprint:
-        self._require_key(sample)
-        return self.comparer.row(sample, is_slice=is_slice)
-
-    def _require_key(self, value: Any) -> None:
-        """Refuse a function of the author's that fails on a sample that no fault has hit."""
+        """The row of *sample*. The key of the contract must not fail: no fault has hit it."""
         if (key := self.comparer.contract.key) is not None:
             with loaders.report_dataset_errors("the contract's key"):
-                key(value)
+                key(sample)
+        return self.comparer.row(sample, is_slice=is_slice)
 
     def _require_split(self, batch: Any, count: int) -> None:
         """Refuse a function of the author's that does not split *batch* into *count* samples."""
@@ -249,75 +269,13 @@ class Reader:
             raise UnusableDatasetError(message)
 
 
-class Way(NamedTuple):
-    """How samples are read: in the order of their draws or in the reverse one, from which seed."""
-
-    step: int = -1
-    seed: int = 0
-    """What is added to the seed of the samples."""
-
-
-BACKWARD, FORWARD, OTHER_SEED = Way(), Way(step=1), Way(seed=1)
-
-
-class SamplesAlone:
-    """The samples of some draws, each in a batch of its own.
-
-    Children read them, each of which has the dataset as it is now. If one fails, or takes much
-    longer than *seconds*, they are read here, where an error is reported.
-    """
-
-    seconds = 0.0
-
-    def __init__(self, reader: Reader, draws: Sequence[Draw]) -> None:
-        self._reader, self._draws = reader, draws
-        self._children = contextlib.ExitStack()
-        self._calls: dict[Way, ChildCall] = {}
-        ways = [BACKWARD, FORWARD]
-        if reader.comparer.comparison.seeded is not None:
-            ways.append(OTHER_SEED)
-        for way in ways if reader.may_fork else ():
-            call = ChildCall(functools.partial(self._pack, way))
-            self._calls[way] = self._children.enter_context(call)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._children.close()
-
-    def read(self, way: Way = BACKWARD) -> list[Reading]:
-        """The samples, in the order of the draws."""
-        seconds = self._reader.patience + _TIMES * self.seconds
-        if not (way in self._calls and (answer := self._reader.ask(self._calls[way], seconds))):
-            return self._read(way)
-        readings, draws_random_numbers = pickle.loads(answer)  # noqa: S301  # our own
-        self._reader.draws_random_numbers |= draws_random_numbers
-        result: list[Reading] = readings
-        return result
-
-    def _pack(self, way: Way) -> bytes:
-        return pickle.dumps((self._read(way), self._reader.draws_random_numbers))
-
-    def _read(self, way: Way) -> list[Reading]:
-        comparer = self._reader.comparer
-        comparison = comparer.comparison
-        if comparison.seeded is not None:
-            comparer.comparison = replace(comparison, seeded=comparison.seeded + way.seed)
-        comparer.begin()
-        try:
-            return list(map(self._reader.read_sample, self._draws[:: way.step]))[:: way.step]
-        finally:
-            comparer.comparison = comparison
-
-
-def time_samples(reader: Reader, draws: Sequence[Draw]) -> list[float]:
-    """How many seconds some of the *draws* take each, in a child if possible."""
+def time_samples(reader: Reader, draws: Sequence[Draw], seconds: float) -> list[float]:
+    """How many seconds some of the *draws* take each; for half of *seconds* at most, in a child."""
 
     def measure() -> list[float]:
         took: list[float] = []
         for draw in draws:
-            if sum(took) > reader.patience / 2:
+            if sum(took) > seconds / 2:
                 break
             began = time.monotonic()
             with contextlib.suppress(loaders.CollateError):
@@ -325,31 +283,16 @@ def time_samples(reader: Reader, draws: Sequence[Draw]) -> list[float]:
             took.append(time.monotonic() - began)
         return took
 
-    packed = b""
-    if reader.may_fork:
-        with ChildCall(lambda: pickle.dumps(measure())) as call:
-            packed = reader.ask(call, reader.patience)
-    took: list[float] = pickle.loads(packed) if packed else measure()  # noqa: S301  # our own
-    return took
-
-
-class _WithoutGetitems:
-    """A dataset whose samples are requested one by one."""
-
-    __getitems__ = None
-
-    def __init__(self, dataset: Any) -> None:
-        self._dataset = dataset
-
-    def __getitem__(self, index: Any) -> Any:
-        return self._dataset[index]
+    return reader.run_in_child(measure, seconds)
 
 
 class _CopyingDataset:
-    """A dataset whose samples are copies: one may return the same buffer again and again."""
+    """A dataset whose samples are copies; *one_by_one*: it is asked for one sample at a time."""
 
-    def __init__(self, dataset: Any) -> None:
+    def __init__(self, dataset: Any, *, one_by_one: bool) -> None:
         self._dataset = dataset
+        if one_by_one:
+            self.__getitems__ = None
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._dataset, name)
@@ -365,3 +308,75 @@ class _CopyingDataset:
 def _describe_index(index: Any) -> str:
     name = name_of(index)
     return repr(name) if type(index) is str else str(name)
+
+
+# Passes in workers
+
+
+def read_in_workers(
+    loader: DataLoader[Any], read: Callable[[], _Result]
+) -> tuple[list[_Result], bool]:
+    """What *read* returns in a worker of *loader*, and whether it needs all of its workers.
+
+    A stream is read in one worker, which has all of it, or else in as many as *loader* has. Nothing
+    is returned if a worker died.
+
+    Raises:
+        UnusableDatasetError: The dataset cannot be read in workers either.
+    """
+    replies = _read_in_workers(loader, read, 1)
+    is_stream = loaders.kind_of(loaders.dataset_of(loader)) == "iterable"
+    if is_stream and any(isinstance(each, UnusableDatasetError) for each in replies):
+        of_all = _read_in_workers(loader, read, loader.num_workers)
+        if of_all and not any(isinstance(each, UnusableDatasetError) for each in of_all):
+            return of_all, True
+    for reply in replies:
+        if isinstance(reply, UnusableDatasetError):
+            raise reply
+    return replies, False
+
+
+def _read_in_workers(loader: DataLoader[Any], read: Callable[[], Any], count: int) -> list[Any]:
+    """What each of *count* workers replies, maybe an error; nothing if one of them died."""
+    dataset = loaders.dataset_of(loader)
+    options: dict[str, Any] = {} if loaders.kind_of(dataset) == "iterable" else {"sampler": [0]}
+    options |= {"batch_size": None, "multiprocessing_context": "fork", "num_workers": count}
+    task = _ReadInWorker(read, loader.worker_init_fn)
+    try:
+        return list(DataLoader(dataset, worker_init_fn=task, **options))
+    except RuntimeError:  # A worker has exited.
+        return []
+
+
+class _ReadInWorker:
+    """A ``worker_init_fn`` that runs the user's own; then *read* makes the one batch."""
+
+    def __init__(self, read: Callable[[], Any], init_fn: Callable[[int], object] | None) -> None:
+        self._read, self._then = read, init_fn
+
+    def __call__(self, worker: int) -> None:
+        """Run in the worker, before it makes its fetcher."""
+        end_with_parent(at_once=True)
+        reply = self._reply(worker)
+        _DatasetKind.create_fetcher = lambda *_: _OneBatch(reply)  # type: ignore[method-assign]
+
+    def _reply(self, worker: int) -> Any:
+        try:
+            with loaders.report_dataset_errors("worker_init_fn"):
+                if self._then is not None:
+                    self._then(worker)
+            return self._read()
+        except UnusableDatasetError as error:
+            return error
+
+
+class _OneBatch:
+    """A fetcher that makes one batch, and then is at the end."""
+
+    def __init__(self, batch: Any) -> None:
+        self._batches = [batch]
+
+    def fetch(self, _: Any) -> Any:
+        if not self._batches:
+            raise StopIteration
+        return self._batches.pop()
