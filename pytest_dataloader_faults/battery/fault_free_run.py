@@ -14,7 +14,7 @@ from functools import cached_property, partial
 from typing import Any, TypeVar
 
 from pytest_dataloader_faults._engine import require_engine
-from pytest_dataloader_faults._settings import Settings, check
+from pytest_dataloader_faults._settings import SAMPLES, Settings, check
 from pytest_dataloader_faults._settings.jobs import (
     ONE_EPOCH,
     Deadlines,
@@ -22,10 +22,9 @@ from pytest_dataloader_faults._settings.jobs import (
     TrialJob,
     TrialOptions,
 )
-from pytest_dataloader_faults._trial import repeat_if_killed, run_trial_job
+from pytest_dataloader_faults._trial import repeat_if_killed, run_trial_job, take_reference
 from pytest_dataloader_faults._trial.factory import DatasetFactory, bind_factory
 from pytest_dataloader_faults.battery.shares import (
-    ReferenceStore,
     are_equal,
     count_own_samples,
     most_bytes_of,
@@ -61,6 +60,8 @@ from pytest_dataloader_faults.outcomes.repeats import (
 from pytest_dataloader_faults.outcomes.text import pluralize
 from pytest_dataloader_faults.steps import run_epochs
 
+_ENOUGH_SECONDS = 5.0
+"""If reading the usual number of samples would take longer, fewer are checked."""
 ONE_WORKER: Mapping[str, Any] = {"num_workers": 1}
 _TWO_WORKERS: Mapping[str, Any] = {"num_workers": 2}
 _WATCHED = TrialOptions(watch_files=True)
@@ -149,6 +150,7 @@ class FaultFreeRun:
         changes: Loader options that the dataset needs to work without a fault.
         cached: The files that the workers read, and that were created while the dataset was read.
         unusable_reason: Why the dataset does not work with these options either, or None.
+        limited_settings: The settings, with the number of samples that are checked.
         fails_in_ranks: Whether the dataset fails without a fault, but with several ranks.
     """
 
@@ -175,7 +177,10 @@ class FaultFreeRun:
         self.of_workers = False
         self.history = FileHistory()
         self.unusable_reason: str | None = None
-        self._references = ReferenceStore(make_dataset, self.settings, self.history)
+        self._references: dict[Comparison, Reference] = {}
+        self._seconds = _ENOUGH_SECONDS if settings.samples == SAMPLES else None
+        self._batch_size: int | None = None
+        self.limited_settings = settings
         self._findings: dict[str, Any] = {}
         began = time.time_ns()
         for comparison in self._comparisons():
@@ -259,18 +264,14 @@ class FaultFreeRun:
     @property
     def reference(self) -> Reference:
         """The reference for the comparison of this run."""
-        return self._references.get(self.comparison)
+        return self._references[self.comparison]
 
     @property
     def without_seeds(self) -> Comparison:
         """The comparison for trials that do not seed random numbers."""
-        is_seeded = self.comparison.seeded is not None
-        return self._references.without_seeds if is_seeded else self.comparison
-
-    @property
-    def limited_settings(self) -> Settings:
-        """The settings, with the number of samples that are checked."""
-        return replace(self.settings, samples=self._references.samples)
+        if self.comparison.seeded is None:
+            return self.comparison
+        return self.find_once("without seeds", lambda: self._take(BY_FORM).comparison)
 
     def run_trial(self, *faults: Fault, **arguments: Any) -> Outcome:
         """One trial; *arguments* are those of ``job``."""
@@ -303,7 +304,7 @@ class FaultFreeRun:
             changes=self._allowed_changes(self.changes if changes is None else changes),
             comparison=comparison or self.comparison,
             options=replace(options, of_workers=self.of_workers),
-            batch_size=self.reference.batch_size,
+            batch_size=self._batch_size,
             replay=replay_of(self.reference),
             needs_workers=True,
             recovers_in_workers=self.reference.is_of_worker,
@@ -326,14 +327,15 @@ class FaultFreeRun:
         """The reference for *outcome*."""
         if outcome.comparison.in_workers and (worker_reference := self.worker_epoch):
             return replace(worker_reference, fault_free=self._sound)
-        is_known = outcome.comparison in self._references
-        known_reference = self._references.get(outcome.comparison if is_known else self.comparison)
+        known_reference = self._references.get(outcome.comparison, self.reference)
         return replace(known_reference, fault_free=self._sound)
 
     def compare_batches(self) -> None:
         """Compare whole batches from now on, because some cannot be split into samples."""
-        self.comparison = replace(self.comparison, in_batches=True)
-        self._references.compare_batches(self.comparison)
+        taken = self._read(replace(self.comparison, in_batches=True))
+        self.comparison = taken.comparison
+        self._references[taken.comparison] = taken
+        reference.require_samples(self.reference, self.contract)
 
     def _comparisons(self) -> Iterator[Comparison]:
         """The comparisons to try, until the dataset passes without a fault."""
@@ -348,12 +350,34 @@ class FaultFreeRun:
         yield self._adapt(replace(self.comparison, mask=Mask(types_only=("",))))
 
     def _adapt(self, comparison: Comparison) -> Comparison:
-        adapted = self._references.adapt(comparison)
-        known_reference = self._references.get(adapted)
-        if known_reference.unstable_index is not None:
-            message = reference.nondeterminism_message(known_reference, self.contract)
+        """The closest comparison, no closer than *comparison*, by which two reads agree."""
+        taken = self._take(comparison)
+        if taken.unstable_index is not None:
+            message = reference.nondeterminism_message(taken, self.contract)
             raise UnusableDatasetError(message)
-        return adapted
+        return taken.comparison
+
+    def _take(self, comparison: Comparison) -> Reference:
+        """The reference for a comparison that is no closer than *comparison*.
+
+        The first one may have fewer samples than the settings say; the others then have as many.
+        """
+        taken = self._read(comparison, adapts_comparison=True, seconds=self._seconds)
+        self._references[taken.comparison] = taken
+        self.limited_settings, self._seconds = replace(self.settings, samples=taken.limit), None
+        self._batch_size = taken.batch_size
+        return taken
+
+    def _read(self, comparison: Comparison, **facts: Any) -> Reference:
+        """The reference for *comparison*; *facts*: of its job."""
+        # Random samples that are read again differ from their batch, whatever made that.
+        known = (each for each in self._references.values() if each.unstable_index is None)
+        if any(each.comparison.in_batches for each in known):
+            comparison = replace(comparison, in_batches=True)
+        facts |= {"batch_size": self._batch_size, "history": self.history}
+        return take_reference(
+            self.make_dataset, self.limited_settings, comparison=comparison, **facts
+        )
 
     def _run(self, attempts: Sequence[Mapping[str, Any]]) -> None:
         """The fault-free epoch; another one if it shows that workers draw samples of their own."""
@@ -382,7 +406,7 @@ class FaultFreeRun:
     @property
     def draws_global_numbers(self) -> bool:
         """Whether samples draw from generators that trials seed, as far as that is known."""
-        return self._references.draws_random_numbers
+        return any(each.draws_random_numbers for each in self._references.values())
 
     def _run_fault_free(self, attempts: Sequence[Mapping[str, Any]]) -> None:
         """Trials without a fault until one of them shows nothing wrong."""

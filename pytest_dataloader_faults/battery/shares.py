@@ -8,24 +8,19 @@ import operator
 from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeAlias
 
-from pytest_dataloader_faults._settings import SAMPLES, Settings
 from pytest_dataloader_faults._settings.jobs import TrialOptions
-from pytest_dataloader_faults._trial import take_reference
-from pytest_dataloader_faults._trial.factory import DatasetFactory
-from pytest_dataloader_faults.outcomes import Outcome, Pass, Reference
+from pytest_dataloader_faults.outcomes import Outcome, Reference
 from pytest_dataloader_faults.outcomes.agreement import (
-    BY_FORM,
     Comparison,
     Mask,
-    SampleParts,
+    Sample,
     find_mask,
 )
 from pytest_dataloader_faults.outcomes.contract import Contract
 from pytest_dataloader_faults.outcomes.judge.expected import divide
-from pytest_dataloader_faults.outcomes.reference import ENOUGH_SAMPLES, require_samples
-from pytest_dataloader_faults.outcomes.refusals import FileHistory
+from pytest_dataloader_faults.outcomes.reference import ENOUGH_SAMPLES
 from pytest_dataloader_faults.steps import Epoch, arm_workers
 
 # Some facts about streams that draw. Training on a large text draws random windows of it, and each
@@ -34,8 +29,6 @@ from pytest_dataloader_faults.steps import Epoch, arm_workers
 # among workers has as many, but each worker has the same samples, in this order or another.
 
 
-_ENOUGH_SECONDS = 5.0
-"""If reading the usual number of samples would take longer, fewer are checked."""
 _MOST_SHARED = 3 / 4
 """Workers that draw from few samples draw some of the same; two that read all share each."""
 
@@ -126,27 +119,26 @@ def take_worker_epoch(
     """
     if not _is_needed(contract, known_reference):
         return None
-    known_mask = known_reference.comparison.mask
-    is_seeded = known_reference.kind == "map"
     comparison = Comparison(
-        seeded=seed if is_seeded else None,
+        seeded=seed if known_reference.kind == "map" else None,
         in_batches=known_reference.comparison.in_batches,
         in_workers=True,
     )
     for _ in range(_MOST_READINGS):
-        passes = _passes(run_fault_free, comparison)
-        if passes is None:
-            return None
-        first_pass, *other_passes = passes
-        if all(
-            Counter(_samples(other_pass)) == Counter(_samples(first_pass))
-            for other_pass in other_passes
-        ):
-            reference = _reference(known_reference, first_pass, comparison)
-            is_known = reference is not None and (comparison.in_batches or reference.has_content)
-            return reference if is_known else None
-        mask = _mask_of(passes)
-        if not mask or mask == known_mask:
+        first, *others = _read_passes(run_fault_free, comparison)
+        digests, *other_digests = (
+            Counter((key, sample.digest) for key, sample in each) for each in (first, *others)
+        )
+        if others and all(each == digests for each in other_digests):
+            return _reference(known_reference, first, comparison)
+        parts, *other_parts = (
+            [(key, sample.parts) for key, sample in each if sample.parts]
+            for each in (first, *others)
+        )
+        is_known = bool(parts) and all(len(each) == len(parts) for each in other_parts)
+        masks = [find_mask(parts, each) for each in other_parts if is_known]
+        mask = functools.reduce(operator.or_, masks, Mask())
+        if not mask or mask == known_reference.comparison.mask:
             return None
         comparison = replace(comparison, mask=mask)
     return None
@@ -166,123 +158,44 @@ def _is_needed(contract: Contract, reference: Reference) -> bool:
     return reference.comparison.is_loose and is_asked and is_in_order and is_certain and has_end
 
 
-def _passes(
+_Samples: TypeAlias = Sequence[tuple[Any, Sample]]
+"""The samples of a pass by their keys, or batches that cannot be split."""
+
+
+def _read_passes(
     run_fault_free: Callable[..., list[Outcome]], comparison: Comparison
-) -> list[Pass] | None:
-    """The passes of two trials, which are three: in one process, and in another one."""
+) -> list[_Samples]:
+    """The passes of two trials, which are three: in one process, and in another one.
+
+    None of them has samples if one was not finished, or if their samplers drew something else.
+    """
     outcomes = [
         run_fault_free(comparison=comparison, options=options)[-1]
         for options in (_TWO_EPOCHS, _ONE_EPOCH)
     ]
     passes = [epoch for outcome in outcomes for epoch in outcome.epochs]
     is_whole = len(passes) == 3 and all(epoch.complete for epoch in passes)  # noqa: PLR2004  # see above
-    is_same = all(epoch.drawn == passes[0].drawn for epoch in passes)
-    return passes if is_whole and is_same else None
+    if not is_whole or any(epoch.drawn != passes[0].drawn for epoch in passes):
+        return [()]
+    return [[pair for batch in epoch.delivered for pair in batch.pairs] for epoch in passes]
 
 
-def _samples(epoch: Pass) -> list[tuple[Any, str]]:
-    """Each sample that came, by its index, or each batch that does not come apart."""
-    return [(key, sample.digest) for batch in epoch.delivered for key, sample in batch.pairs]
+def _reference(
+    known_reference: Reference, samples: _Samples, comparison: Comparison
+) -> Reference | None:
+    """The reference that the *samples* of an epoch are.
 
-
-def _mask_of(passes: Sequence[Pass]) -> Mask:
-    """The parts on which *passes* do not agree; empty if they are not known."""
-    first, *others = map(_parts_by_sample, passes)
-    if not first or len({len(each) for each in (first, *others)}) > 1:
-        return Mask()
-    return functools.reduce(operator.or_, (find_mask(first, other) for other in others))
-
-
-def _parts_by_sample(epoch: Pass) -> SampleParts:
-    pairs = (pair for batch in epoch.delivered for pair in batch.pairs)
-    return [(key, sample.parts) for key, sample in pairs if sample.parts]
-
-
-def _reference(known_reference: Reference, epoch: Pass, comparison: Comparison) -> Reference | None:
-    """The reference that *epoch* is; None if an index came twice, each time as another sample."""
-    pairs = [pair for batch in epoch.delivered for pair in batch.pairs]
-    if known_reference.kind == "iterable":
-        pairs = [(place, sample) for place, (_, sample) in enumerate(pairs)]
+    None if an index came twice, each time as another sample, or if no content is compared.
+    """
+    is_stream = known_reference.kind == "iterable"
+    pairs = list(enumerate(sample for _, sample in samples)) if is_stream else list(samples)
     digests = [(key, sample.digest) for key, sample in pairs]
-    if len(dict(digests)) < len(set(digests)):
-        return None
-    return replace(
+    reference = replace(
         known_reference,
         samples=tuple(pairs),
         comparison=comparison,
         unstable_index=None,
         unstable_part="",
     )
-
-
-class ReferenceStore:
-    """The references of the dataset, by comparison.
-
-    The first one may have fewer samples than *settings* say; the others then have as many.
-    *history*: what is known of files.
-    """
-
-    def __init__(
-        self,
-        make_dataset: DatasetFactory,
-        settings: Settings,
-        history: FileHistory,
-    ) -> None:
-        self._make_dataset, self._settings, self._history = make_dataset, settings, history
-        self._seconds = _ENOUGH_SECONDS if settings.samples == SAMPLES else None
-        self._batch_size: int | None = None
-        self._by_comparison: dict[Comparison, Reference] = {}
-
-    @property
-    def samples(self) -> int | None:
-        """About how many samples are checked; None for all."""
-        return self._settings.samples
-
-    @property
-    def draws_random_numbers(self) -> bool:
-        """Whether a reference shows that samples draw numbers from the global generators."""
-        return any(each.draws_random_numbers for each in self._by_comparison.values())
-
-    def limit(self, samples: int | None) -> None:
-        """Check this many *samples*, and not fewer."""
-        self._settings, self._seconds = replace(self._settings, samples=samples), None
-
-    def __contains__(self, comparison: Comparison) -> bool:
-        return comparison in self._by_comparison
-
-    def adapt(self, comparison: Comparison) -> Comparison:
-        """The closest comparison, no closer than *comparison*, by which two reads agree.
-
-        Its reference is known then.
-        """
-        reference = self._take(comparison, adapts_comparison=True, seconds=self._seconds)
-        self._by_comparison[reference.comparison] = reference
-        self.limit(reference.limit)  # From now on the same for all.
-        self._batch_size = reference.batch_size
-        return reference.comparison
-
-    def get(self, comparison: Comparison) -> Reference:
-        """The reference for *comparison*."""
-        if comparison not in self._by_comparison:
-            self._by_comparison[comparison] = self._take(comparison)
-        return self._by_comparison[comparison]
-
-    @functools.cached_property
-    def without_seeds(self) -> Comparison:
-        """The comparison of samples whose random numbers are not seeded."""
-        return self.adapt(BY_FORM)
-
-    def compare_batches(self, comparison: Comparison) -> None:
-        """Read everything in batches from now on: one of them could not be split into samples."""
-        reference = self._take(comparison)
-        require_samples(reference, self._settings.contract)
-        self._by_comparison[comparison] = reference
-
-    def _take(self, comparison: Comparison, **arguments: Any) -> Reference:
-        # Random samples that are read again differ from their batch, whatever made that.
-        known = (each for each in self._by_comparison.values() if each.unstable_index is None)
-        if any(each.comparison.in_batches for each in known):
-            comparison = replace(comparison, in_batches=True)
-        facts: dict[str, Any] = {"history": self._history, "batch_size": self._batch_size}
-        facts |= {"comparison": comparison, **arguments}
-        return take_reference(self._make_dataset, self._settings, **facts)
+    is_unique = len(dict(digests)) == len(set(digests))
+    return reference if is_unique and (comparison.in_batches or reference.has_content) else None
