@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import gc
 import os
+import pickle
 import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
@@ -61,7 +62,7 @@ from pytest_dataloader_faults._trial.samplers import (
     state_of,
 )
 from pytest_dataloader_faults._trial.samples.comparer import SampleComparer
-from pytest_dataloader_faults._trial.samples.draws import first_sample_of
+from pytest_dataloader_faults._trial.samples.draws import Draw
 from pytest_dataloader_faults._trial.samples.passes import Reader
 from pytest_dataloader_faults._trial.samples.reference import take_reference
 from pytest_dataloader_faults.faults import has_files
@@ -92,8 +93,6 @@ CALLS_USER_CODE = ("_read_first_sample",)
 
 Armed: TypeAlias = AbstractContextManager[tuple[Injection, LoaderMonitor]]
 """The scope of a job's faults."""
-_SHARE_OF_SAMPLER = 0.25
-"""Of the deadline, for a look at the first sample in a child; the rest must last for an epoch."""
 
 
 def run(
@@ -244,7 +243,7 @@ class TrialProcess:
                 self._use_batch = accelerator.copy_to_device
             case ReadSample():
                 with self._watch():
-                    _read_first_sample(loader, _SHARE_OF_SAMPLER * self.job.deadline)
+                    _read_first_sample(loader, self._replay.draws)
 
     def _iterate(self, step: Step, loader: DataLoader[Any]) -> None:
         """Do *step* if it is a pass over *loader*, or ends something of one."""
@@ -482,16 +481,20 @@ def _refuse_impossible_faults(job: TrialJob, loader: DataLoader[Any]) -> None:
         raise exceptions.InvalidArgumentError(message)
 
 
-def _read_first_sample(loader: DataLoader[Any], seconds: float) -> None:
+def _read_first_sample(loader: DataLoader[Any], draws: Sequence[bytes]) -> None:
     """Read a sample here before the fork, as some scripts do: that opens files.
 
-    *seconds*: how long the sampler may take.
+    *draws*: what the sampler drew without a fault, pickled. It is not asked again, because the next
+    epoch also begins with the first draw.
     """
     dataset = loaders.dataset_of(loader)
-    if loaders.kind_of(dataset) == "map":
-        if first := first_sample_of(loader, seconds):
-            with contextlib.suppress(loaders.CollateError):
-                Reader(loader, SampleComparer()).fetch(first)
-    else:
+    if loaders.kind_of(dataset) == "iterable":
         with loaders.report_dataset_errors(f"iterating {type(dataset).__name__}"):
             next(iter(dataset), None)
+        return
+    batched = bool(loader._auto_collation)
+    drawn = map(pickle.loads, draws)  # the sampler's own
+    samples = (part for each in drawn for part in Draw.of(each, dataset, batched=batched).split())
+    if first := next(samples, None):
+        with contextlib.suppress(loaders.CollateError):
+            Reader(loader, SampleComparer()).fetch(first)

@@ -8,10 +8,9 @@ import importlib.util
 import inspect
 import itertools
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
-import torch
 from torch.utils.data import (
     BatchSampler,
     DataLoader,
@@ -77,23 +76,6 @@ def _drop_duplicates(values: Iterator[int]) -> Iterator[int]:
             yield value
 
 
-class _SpreadSampler(Sampler[int]):
-    """Some indices, in order or shuffled."""
-
-    def __init__(self, indices: Sequence[int], like: Iterable[Any]) -> None:
-        self._indices = sorted(indices)
-        self._like = like
-
-    def __len__(self) -> int:
-        return len(self._indices)
-
-    def __iter__(self) -> Iterator[int]:
-        if not isinstance(self._like, RandomSampler):
-            return iter(self._indices)
-        order = torch.randperm(len(self._indices), generator=self._like.generator)
-        return iter([self._indices[place] for place in order.tolist()])
-
-
 _DISTRIBUTED = tuple(inspect.signature(DistributedSampler).parameters)
 """The arguments of torch's sampler, which keeps each of them as an attribute."""
 
@@ -101,11 +83,10 @@ _DISTRIBUTED = tuple(inspect.signature(DistributedSampler).parameters)
 class _SpreadDistributedSampler(DistributedSampler[Any]):
     """The part of some indices that a ``DistributedSampler`` like *like* draws."""
 
-    def __init__(self, indices: Sequence[int], like: DistributedSampler[Any]) -> None:
-        sorted_indices: Any = sorted(indices)
-        self._indices = sorted_indices
+    def __init__(self, indices: Any, like: DistributedSampler[Any]) -> None:
+        self._indices = indices
         options: Any = {name: getattr(like, name) for name in _DISTRIBUTED if name != "dataset"}
-        super().__init__(sorted_indices, **options)
+        super().__init__(indices, **options)
 
     def __iter__(self) -> Iterator[Any]:
         return iter([self._indices[place] for place in super().__iter__()])
@@ -189,22 +170,17 @@ class _FirstWithState(_First):
         self._left = state["left"]
 
 
-class _OtherSampler(Sampler[Any]):
-    """Stands for another sampler, and has whatever else a loader uses of it, as ``set_epoch``."""
+class _FirstSampler(Sampler[Any]):
+    """The first few that another sampler draws.
 
-    def __init__(self, inner: Any) -> None:
-        self._inner = inner
+    It has whatever else a loader uses of that sampler, as ``set_epoch``.
+    """
+
+    def __init__(self, inner: Any, limit: int) -> None:
+        self._inner, self._most = inner, limit
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._inner, name)
-
-
-class _FirstSampler(_OtherSampler):
-    """The first few that another sampler draws."""
-
-    def __init__(self, inner: Any, limit: int) -> None:
-        super().__init__(inner)
-        self._most = limit
 
     def __len__(self) -> int:
         return min(self._most, len(self._inner))
@@ -363,16 +339,17 @@ def choose_size(
     return limit, min(size, max(1, limit // (_BATCHES_OF_A_WORKER * workers)))
 
 
-def _spread_like(sampler: Any, limit: int) -> Sampler[Any] | None:
+def _spread_like(sampler: Any, limit: int) -> Any:
     """A sampler that draws *limit* indices as *sampler* does; None unless that draws more."""
     is_distributed = type(sampler) is DistributedSampler
     count = len(sampler.dataset if is_distributed else sampler)
     if count <= limit:
         return None
-    indices = spread_indices(count, limit)
+    indices = sorted(spread_indices(count, limit))
     if is_distributed:
         return _SpreadDistributedSampler(indices, sampler)
-    return _SpreadSampler(indices, sampler)
+    is_shuffled = isinstance(sampler, RandomSampler)
+    return SubsetRandomSampler(indices, sampler.generator) if is_shuffled else indices
 
 
 def _batch_size(sampler: Any) -> int:

@@ -14,7 +14,6 @@ from pytest_dataloader_faults import check_dataset
 from pytest_dataloader_faults._settings import Settings
 from pytest_dataloader_faults._settings.jobs import TrialJob, TrialOptions
 from pytest_dataloader_faults._trial import run_trial_job
-from pytest_dataloader_faults._trial.samples.draws import draws_of, first_sample_of
 from pytest_dataloader_faults.battery.checks import CHECKS
 from pytest_dataloader_faults.battery.checks._epochs import SAME_AGAIN
 from pytest_dataloader_faults.faults import ReadError
@@ -234,27 +233,6 @@ def test_a_large_part_that_repeats_is_found_beside_a_time(second, varying, repea
     assert bool(_found(epoch("a", 1), epoch(second, 2), **facts)) is repeats
 
 
-@rows(
-    ("sampler", "options"),
-    [
-        (Resumes, {"num_workers": 1, "batch_size": 2}),
-        (iter, {"num_workers": 1, "batch_size": 2}),
-        (
-            lambda indices: iter([[each] for each in indices]),
-            {"num_workers": 1, "batch_size": None},
-        ),
-    ],
-    ids=["resumes", "once", "lists"],
-)
-def test_a_look_at_the_first_sample_leaves_the_epoch_as_it_is(sampler: Any, options: Any) -> None:
-    loader = DataLoader(range(8), sampler=sampler(range(3, 8)), **options)  # type: ignore[arg-type]
-    first = first_sample_of(loader, seconds=60)
-
-    assert first is not None
-    assert first.names[0] in {3, "[3]"}
-    assert sum(len(each.names) if options["batch_size"] else 1 for each in draws_of(loader)) == 5
-
-
 def test_a_sampler_that_resumes_is_not_advanced_by_a_look(records: Any) -> None:
     result = result_of(
         lambda: DataLoader(Records(records), num_workers=1, sampler=Resumes(range(COUNT))),
@@ -262,9 +240,3 @@ def test_a_sampler_that_resumes_is_not_advanced_by_a_look(records: Any) -> None:
     )
 
     assert result.verdict == "survived", result.explanation
-
-
-def test_what_cannot_leave_the_child_is_drawn_here() -> None:
-    loader = DataLoader(range(8), sampler=[lambda: 0], batch_size=None)  # type: ignore[arg-type]
-
-    assert first_sample_of(loader, seconds=60) is not None

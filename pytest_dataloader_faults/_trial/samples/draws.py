@@ -22,7 +22,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from pytest_dataloader_faults._engine.system.children import run_in_child
 from pytest_dataloader_faults._engine.worker.fetch_hooks import (
     integer_of,
     is_array,
@@ -77,16 +76,8 @@ class Draw:
         drawn_indices = (drawn,) if indices is None else tuple(indices)
         return cls(drawn, drawn_indices, tuple(map(name_of, drawn_indices)), indices is None)
 
-    @property
-    def is_plain(self) -> bool:
-        """Whether the names show what was drawn."""
-        is_list = self.is_whole or type(self.drawn) is list
-        return is_list and all(type(each) in (int, str) for each in self.indices)
-
     def copy_for_worker(self) -> Draw:
         """This draw as a worker receives it."""
-        if self.is_plain:
-            return self
         with contextlib.suppress(Exception):
             copy = _copy_draw(self.drawn)
             return replace(self, drawn=copy, indices=(copy,) if self.is_whole else tuple(copy))
@@ -123,20 +114,6 @@ def draws_of(loader: DataLoader[Any]) -> Iterator[Draw]:
         if draw is None:
             return
         yield draw
-
-
-def first_sample_of(loader: DataLoader[Any], seconds: float) -> Draw | None:
-    """The first sample that an epoch of *loader* requests; None if it requests none.
-
-    A child draws it, so that the next epoch also begins with it. Only if the child fails, or takes
-    longer than *seconds*, it is drawn here, where an error is reported.
-    """
-
-    def draw() -> Draw | None:
-        return next((part for draw in draws_of(loader) for part in draw.split()), None)
-
-    packed = run_in_child(lambda: pickle.dumps(draw()), seconds)
-    return pickle.loads(packed) if packed else draw()  # noqa: S301  # our own
 
 
 def record_draw(drawn: Any, dataset: Any, *, batched: bool) -> Draw:
