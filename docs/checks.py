@@ -19,7 +19,7 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path[:] = [str(ROOT / "tests"), *(each for each in sys.path if each != str(ROOT / "docs"))]
 
 from pytest_dataloader_faults.battery import checks  # noqa: E402  # after the path
-from pytest_dataloader_faults.outcomes.libraries import LIBRARIES  # noqa: E402
+from pytest_dataloader_faults.outcomes.libraries import HINTS  # noqa: E402
 from support.causes import all_causes  # noqa: E402  # it is below tests/
 from support.corpus.cases import CAUSES  # noqa: E402
 
@@ -42,7 +42,7 @@ GUIDE = ROOT / "docs/how-to/fix-a-failure.md"
 MORE_EXAMPLES = ROOT / "tests/battery/more_examples.md"
 _SECTION = re.compile(r"^### ([^\n]+)\n\n(.*?)(?=^##|\Z)", re.MULTILINE | re.DOTALL)
 _EXAMPLE = re.compile(r"^### (.+)\n(?:(?!^##).*\n)*?<!-- change: ([\w-]+) ", re.MULTILINE)
-_HINTS = {hint.advice for library in LIBRARIES for hint in library.hints}
+_HINTS = {hint.advice: hint.library for hint in HINTS}
 
 
 def page() -> str:
@@ -119,9 +119,7 @@ def _checks_by_cause(template: str) -> dict[str, list[str]]:
 
 
 def _libraries() -> Iterator[str]:
-    for library in LIBRARIES:
-        for advice in dict.fromkeys(hint.advice for hint in library.hints):
-            yield f"- **{library.name}**: {_sentences(advice)}"
+    yield from (f"- **{library}**: {_sentences(advice)}" for advice, library in _HINTS.items())
 
 
 def _literal(text: str) -> str:

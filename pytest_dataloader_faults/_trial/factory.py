@@ -27,7 +27,7 @@ from typing import Any, Protocol, TypeAlias, TypeGuard, TypeVar
 
 from pytest_dataloader_faults._engine.fake import fake_files
 from pytest_dataloader_faults.exceptions import InvalidArgumentError, UnusableDatasetError
-from pytest_dataloader_faults.outcomes.libraries import LIBRARIES
+from pytest_dataloader_faults.outcomes.libraries import LOADERS
 from pytest_dataloader_faults.outcomes.text import (
     format_value,
     indent_rest,
@@ -217,8 +217,7 @@ def _is_dataset_or_loader(item: Any) -> bool:
 def _kinds() -> list[type]:
     """The classes of loaders and datasets, of those libraries that are imported."""
     names = [("torch.utils.data", name) for name in ("DataLoader", "Dataset")]
-    names += [item for library in LIBRARIES for item in library.loaders.items()]
-    kinds = [getattr(sys.modules.get(home), name, None) for home, name in names]
+    kinds = [getattr(sys.modules.get(home), name, None) for home, name in (*names, *LOADERS)]
     return [each for each in kinds if isinstance(each, type)]
 
 

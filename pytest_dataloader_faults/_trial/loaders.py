@@ -33,7 +33,7 @@ from pytest_dataloader_faults.exceptions import (
     UnusableDatasetError,
 )
 from pytest_dataloader_faults.outcomes.chains import is_of_this_package
-from pytest_dataloader_faults.outcomes.libraries import LIBRARIES
+from pytest_dataloader_faults.outcomes.libraries import INNER_LOADERS
 from pytest_dataloader_faults.outcomes.text import format_value, indent_rest, text_of
 
 CALLS_USER_CODE = True
@@ -207,8 +207,7 @@ def owners_of(loader: DataLoader[Any]) -> list[Any]:
 def _unwrap(loader: Any) -> Any:
     """The DataLoader in *loader*, on which options can be set, if that is such a wrapper."""
     package = type(loader).__module__.partition(".")[0]
-    library = next((each for each in LIBRARIES if package in each.packages), None)
-    inner = vars(loader).get(library.inner_loader) if library else None
+    inner = vars(loader).get(INNER_LOADERS[package]) if package in INNER_LOADERS else None
     if not isinstance(inner, DataLoader):
         return loader
     _outer[inner] = loader

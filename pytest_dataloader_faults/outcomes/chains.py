@@ -1,4 +1,4 @@
-"""The text of an exception and of its chain of causes, which may be long. Pure.
+"""The text of an exception: its chain of causes, and where it was raised. Pure.
 
 Some facts about errors that cross from a worker to the loader. torch rebuilds the exception from
 its text, so *errno* and *filename* are lost, and only the text can be judged (torch/_utils.py,
@@ -37,16 +37,15 @@ import os
 import re
 import sys
 import traceback
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from types import FrameType
+from typing import NamedTuple
 
 from pytest_dataloader_faults.outcomes.text import without_binary
 
 MOST = 1 << 17
 """About how many characters of a text are kept; more for a chain of hundreds of exceptions."""
-MOST_LINKS = 1000
-"""Exceptions of a chain that are kept: as many as Python's recursion limit allows."""
 _LEAST = 256
 """Characters of each message, and of the frames of each traceback, that are always kept."""
 MOST_QUOTED = 200
@@ -60,12 +59,13 @@ _SKIPPED = (
 _RAISED_FROM = "The above exception was the direct cause of the following exception:\n\n"
 _WHILE_HANDLING = "During handling of the above exception, another exception occurred:\n\n"
 _HOW = re.compile(rf"^({_RAISED_FROM}|{_WHILE_HANDLING})", re.MULTILINE)
-_IN_HANDLER = re.compile(
-    rf"^{_WHILE_HANDLING}Traceback \(most recent call last\):\n((?:[ \t].*\n)*)(\w+)\b",
-    re.MULTILINE,
-)
+_FRAMES = re.compile(r"Traceback \(most recent call last\):\n((?:[ \t].*\n)*)(\w+)\b")
 _FRAME = '  File "'
 _PLACE = re.compile(r'^ *File "(.*)", line \d+, in (.+)$')
+_SOURCE = re.compile(r"    +[^\s~^]")
+_RAISE = re.compile(r"^\s+raise\b", re.MULTILINE)
+_BUGS = ("IndexError", "NameError", "RecursionError", "UnboundLocalError", "ZeroDivisionError")
+_BUGS_UNLESS_MEANT = ("AttributeError", "KeyError", "TypeError")
 _PACKAGE = f"{os.path.dirname(os.path.dirname(__file__))}/"
 _MARK = "CALLS_USER_CODE"
 """The name by which a module of this package says that it calls the user's code, or raises errors
@@ -78,12 +78,6 @@ _OF_LOADER = ("/torch/utils/data/", "/torch/_utils.py", _PACKAGE)
 """Parts of the paths of modules that only pass an error on."""
 _ORIGIN = "_dataloader_faults_origin"
 """An attribute of an error that torch has rebuilt, and of what a worker has sent."""
-_BUGS = {
-    *("IndexError", "NameError", "RecursionError", "UnboundLocalError", "ZeroDivisionError"),
-}
-_BUGS_UNLESS_MEANT = {"AttributeError", "KeyError", "TypeError"}
-_SOURCE = re.compile(r"    +[^\s~^]")
-_RAISE = re.compile(r"^\s+raise\b", re.MULTILINE)
 
 
 @dataclass(frozen=True)
@@ -119,18 +113,13 @@ def origin_of(error: BaseException) -> str:
         return ""
     files = [_file_of(frame) for frame, _ in traceback.walk_tb(error.__traceback__)]
     fetches = [place for place, file in enumerate(files, start=1) if file.endswith(_FETCH)]
-    inner = files[fetches[-1] if fetches else 0 :]
-    return next((file for file in reversed(inner) if not is_of_loader(file)), "")
+    inner = reversed(files[fetches[-1] if fetches else 0 :])
+    return next((file for file in inner if not any(part in file for part in _OF_LOADER)), "")
 
 
 def _file_of(frame: FrameType) -> str:
     file = frame.f_globals.get("__file__")
     return file if isinstance(file, str) else frame.f_code.co_filename
-
-
-def is_of_loader(file: str) -> bool:
-    """Whether *file* is of torch's loader, or of this package."""
-    return any(part in file for part in _OF_LOADER)
 
 
 def note_origin(sent: object, error: BaseException) -> None:
@@ -149,30 +138,65 @@ def origin_noted_in(sent: object) -> Iterator[None]:
         raise
 
 
-def is_raised_on_purpose(text: str) -> bool:
-    """Whether the last frame of *text* is at a ``raise``, or shows no line of its source."""
-    sources = [line.strip() for line in text.splitlines() if _SOURCE.match(line)]
-    return not sources or _HOW.search(text) is not None or sources[-1].startswith("raise")
+class _Link(NamedTuple):
+    """An exception of a chain.
+
+    Attributes:
+        how: The sentence that connects it to the previous exception; "" if it is the first.
+        text: Its traceback and its message.
+    """
+
+    how: str
+    text: str
+
+    @property
+    def is_accident(self) -> bool:
+        """Whether a handler that has a bug raised it."""
+        match = _FRAMES.match(self.text) if self.how == _WHILE_HANDLING else None
+        if match is None:
+            return False
+        last_frame = match[1].rpartition(_FRAME)[2]
+        is_meant = match[2] in _BUGS_UNLESS_MEANT and _RAISE.search(last_frame)
+        return match[2] in (*_BUGS, *_BUGS_UNLESS_MEANT) and not is_meant
+
+    @property
+    def lines(self) -> list[str]:
+        """The lines of its message."""
+        # Only \n ends a line of a traceback; what else ends lines may be in a file's name.
+        lines = (line for line in self.text.split("\n") if line and not line[0].isspace())
+        return [line for line in lines if not line.startswith(_SKIPPED)]
+
+    @property
+    def blocks(self) -> list[str]:
+        """Its frames, the text before them, and the message after them."""
+        groups = itertools.groupby(re.findall(r".*\n|.+", self.text), lambda line: line[0] in " \t")
+        return ["".join(group) for _, group in groups]
 
 
-def ends_at_raise(text: str) -> bool:
-    """Whether the last frame of *text* shows a ``raise`` statement."""
-    sources = [line.strip() for line in text.splitlines() if _SOURCE.match(line)]
-    return bool(sources) and sources[-1].startswith("raise")
+def _links(text: str) -> list[_Link]:
+    start, *rest = _HOW.split(_unescaped(text))
+    return [_Link("", start), *map(_Link, rest[::2], rest[1::2])]
+
+
+def _unescaped(text: str) -> str:
+    return text.replace("\\n", "\n").rstrip("'\"\n") if _ESCAPED in text else text
+
+
+def _lines_since(text: str, is_start: Callable[[_Link], bool]) -> str:
+    """The lines of the messages of *text*, since the last exception that *is_start*."""
+    links = _links(text)
+    start = max((place for place, link in enumerate(links) if is_start(link)), default=0)
+    return "\n".join(line for link in links[start:] for line in link.lines)
 
 
 def exception_lines(text: str) -> str:
     """The lines of *text* that belong to exceptions rather than to the frames of a traceback."""
-    # Only \n ends a line of a traceback; what else ends lines may be in a file's name.
-    lines = (line for line in _unescaped(text).split("\n") if line and not line[0].isspace())
-    return "\n".join(line for line in lines if not line.startswith(_SKIPPED))
+    return _lines_since(text, lambda link: not link.how)
 
 
 def related_lines(text: str) -> str:
     """The lines of the last exception, and of those that it was raised from or reports."""
-    text = _unescaped(text)
-    starts = [match.start(2) for match in _find_accidents(text)]
-    return exception_lines(text[starts[-1] :] if starts else text)
+    return _lines_since(text, lambda link: link.is_accident)
 
 
 def chained_lines(text: str) -> str:
@@ -180,12 +204,12 @@ def chained_lines(text: str) -> str:
 
     Any other error that was being handled may be irrelevant, such as a cache miss.
     """
-    return exception_lines(_unescaped(text).rpartition(_WHILE_HANDLING)[2])
+    return _lines_since(text, lambda link: link.how == _WHILE_HANDLING)
 
 
 def has_single_exception(text: str) -> bool:
     """Whether *text* contains only one exception."""
-    return not _HOW.search(_unescaped(text))
+    return len(_links(text)) == 1
 
 
 def head_of_last(text: str) -> str:
@@ -194,25 +218,29 @@ def head_of_last(text: str) -> str:
     return next((line for line in after_frames[1:] if line and not line[0].isspace()), "")
 
 
+def ends_at_raise(text: str) -> bool | None:
+    """Whether the last frame of *text* shows a ``raise`` statement; None if no frame has a line."""
+    sources = [line.strip() for line in text.splitlines() if _SOURCE.match(line)]
+    return sources[-1].startswith("raise") if sources else None
+
+
 def last_exception_line(message: str) -> str:
     """The last line of *message* outside frames, shortened with an ellipsis if it is very long."""
     line = without_binary((exception_lines(message).splitlines() or ["no message"])[-1])
     return line if len(line) <= MOST_QUOTED else f"{line[: MOST_QUOTED - 3]}..."
 
 
-def innermost_frames(text: str) -> Iterator[tuple[str, str]]:
-    """The file and the function that raised each exception in *text*."""
-    is_frame = lambda line: line.startswith(" ")  # noqa: E731  # a key
-    for of_frames, lines in itertools.groupby(_unescaped(text).split("\n"), is_frame):
-        places = [match.groups() for line in lines if (match := _PLACE.match(line))]
-        if of_frames and places:
-            file, function = places[-1]
-            yield file, function
+def error_line(raised: Raised) -> str:
+    """The type of *raised* and the last line of its message, which may begin with the type."""
+    line = last_exception_line(raised.message)
+    return line if line.startswith(raised.type) else f"{raised.type}: {line}"
 
 
 def is_of_this_package(text: str) -> bool:
     """Whether code of this package raised an error in *text*, rather than the user's code."""
-    return any(_is_ours(*each) for each in innermost_frames(text))
+    frames = (block for link in _links(text) for block in link.blocks if block.startswith(" "))
+    places = ([*filter(None, map(_PLACE.match, block.split("\n")))] for block in frames)
+    return any(_is_ours(*each[-1].groups()) for each in places if each)
 
 
 def _is_ours(file: str, function: str) -> bool:
@@ -223,83 +251,31 @@ def _is_ours(file: str, function: str) -> bool:
     return mark is not True and function not in mark
 
 
-def error_line(raised: Raised) -> str:
-    """The type of *raised* and the last line of its message, which may begin with the type."""
-    line = last_exception_line(raised.message)
-    return line if line.startswith(raised.type) else f"{raised.type}: {line}"
-
-
 def shorten_chain(text: str) -> str:
     """*text* of an exception, without the middle of its frames if it is very long.
 
-    If that is not enough, long messages lose their middle as well. Of a chain of thousands, the
-    first exceptions are kept, the last ones, and the last one raised by accident.
+    If that is not enough, long messages lose their middle as well.
     """
     if len(text) <= MOST:
         return text
-    parts = [part for link in _split_links(_unescaped(text)) for part in _split_parts(link)]
-    room = max(_LEAST, _room_per_part(map(len, parts)))
-    return "".join(_without_middle(part, room) for part in parts)
+    links = _links(text)
+    room = max(_LEAST, MOST // sum(len(link.blocks) for link in links))
+    return "".join(
+        link.how + "".join(_without_middle(block, room) for block in link.blocks) for link in links
+    )
 
 
-def _unescaped(text: str) -> str:
-    return text.replace("\\n", "\n").rstrip("'\"\n") if _ESCAPED in text else text
-
-
-def _find_accidents(text: str) -> Iterator[re.Match[str]]:
-    """The places where a handler raised an exception by accident."""
-    return (match for match in _IN_HANDLER.finditer(text) if _is_bug(*match.groups()))
-
-
-def _is_bug(frames: str, kind: str) -> bool:
-    last_frame = frames.rpartition(_FRAME)[2]
-    return kind in _BUGS or (kind in _BUGS_UNLESS_MEANT and not _RAISE.search(last_frame))
-
-
-def _split_links(text: str) -> Sequence[str]:
-    """The exceptions of *text*, each with the sentence that connects it to the previous one."""
-    start, *pieces = _HOW.split(text)
-    links = [start, *map("".join, zip(pieces[::2], pieces[1::2], strict=True))]
-    if len(links) <= MOST_LINKS:
-        return links
-    half = MOST_LINKS // 2
-    middle = links[half:-half]
-    accidents = [link for link in middle if any(_find_accidents(link))]
-    left_out = f"  ... {len(middle)} exceptions omitted ...\n"
-    return [*links[:half], left_out, *accidents[-1:], *links[-half:]]
-
-
-def _split_parts(link: str) -> Iterator[str]:
-    """The frames of *link*, the text before them, and the message after them."""
-    lines = re.findall(r".*\n|.+", link)  # Only \n ends a line of a traceback.
-    for _, group in itertools.groupby(lines, lambda line: line[0] in " \t"):
-        yield "".join(group)
-
-
-def _room_per_part(lengths: Iterable[int]) -> int:
-    """The longest part for which the total fits; short parts leave their room to others."""
-    budget, ordered = MOST, sorted(lengths)
-    for place, length in enumerate(ordered):
-        room = budget // (len(ordered) - place)
-        if length > room:
-            return room
-        budget -= length
-    return MOST
-
-
-def _without_middle(part: str, room: int) -> str:
-    """At most *room* characters of *part*. Its last frame stays complete."""
-    if len(part) <= room:
-        return part
+def _without_middle(block: str, room: int) -> str:
+    """At most *room* characters of *block*. Its last frame stays complete."""
+    if len(block) <= room:
+        return block
     half, quarter = room // 2, room // 4
     # Cut at the end of a line, unless the lines are too long.
-    head = part[: part.rfind("\n", quarter, half) + 1 or half]
-    start = len(part) - half
-    start = part.find("\n", start, start + quarter) + 1 or start
-    if (last_frame := part.rfind(_FRAME)) >= len(head):
+    head = block[: block.rfind("\n", quarter, half) + 1 or half]
+    start = len(block) - half
+    start = block.find("\n", start, start + quarter) + 1 or start
+    if (last_frame := block.rfind(_FRAME)) >= len(head):
         start = min(start, last_frame)
-    if start == len(head):
-        return part
-    left_out = start - len(head)
     # Indented like a frame of a traceback, so that it is not taken for an error message.
-    return f"{head}  ... {left_out} characters omitted ...\n{part[start:]}"
+    omission = f"  ... {start - len(head)} characters omitted ...\n"
+    return f"{head}{omission}{block[start:]}"

@@ -18,7 +18,7 @@ import errno
 import os
 import re
 import signal
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 from pytest_dataloader_faults import faults
@@ -27,7 +27,6 @@ from pytest_dataloader_faults.faults.base import ANSWER, LISTING, Effect
 from pytest_dataloader_faults.faults.connections import PHRASES, NetworkFault
 from pytest_dataloader_faults.faults.globs import has_address
 from pytest_dataloader_faults.outcomes.chains import chained_lines, head_of_last, related_lines
-from pytest_dataloader_faults.outcomes.libraries import LIBRARIES
 
 
 class Occurrence(NamedTuple):
@@ -43,45 +42,27 @@ class Occurrence(NamedTuple):
         return self.call == LISTING
 
 
-_SIGBUS = re.compile(r"SIGBUS|Bus error")
-_TIMED_OUT = re.compile(r"timed?[- ]?out", re.IGNORECASE)
-
-_DEATH = re.compile(
-    r"is killed by signal|exited unexpectedly|exit code|Connection(Reset|Refused|Aborted)Error"
-    r"|BrokenPipeError|EOFError|FileNotFoundError"
-)
-_NOT_FOUND = re.compile(
+_NOT_FOUND = (
     r"FileNotFoundError|No such file( or directory)?"
     r"|(\b(file|folder|path|image|video|audio|dataset)s?|\bdirector(y|ies)|\.\w+['\"]?)"
-    r" (do(es)?(n't| not) exist|(is |are |was |were |can ?|could )?not (be )?found)",
-    re.IGNORECASE,
+    r" (do(es)?(n't| not) exist|(is |are |was |were |can ?|could )?not (be )?found)"
 )
-_CLASS_OF_LIBRARY = re.compile(r"^(?:\w+\.)*(?!Module)\w+NotFoundError\b", re.MULTILINE)
-"""A library's class of errors for what it does not find, such as Zarr's ArrayNotFoundError."""
+_OF_ABSENCE = {errno.ENOENT, errno.ENOTDIR, errno.ESTALE}
+_OF_PERMISSION = {errno.EACCES, errno.EPERM, errno.EROFS}
 _CLAIMS = (
-    (_NOT_FOUND, {errno.ENOENT, errno.ENOTDIR, errno.ESTALE}),
-    (
-        re.compile(r"PermissionError|permission denied|not permitted|access denied", re.IGNORECASE),
-        {errno.EACCES, errno.EPERM, errno.EROFS},
-    ),
-    (re.compile(r"too many open files", re.IGNORECASE), {errno.EMFILE, errno.ENFILE}),
+    (_NOT_FOUND, _OF_ABSENCE),
+    (r"PermissionError|permission denied|not permitted|access denied", _OF_PERMISSION),
+    (r"too many open files", {errno.EMFILE, errno.ENFILE}),
 )
 """Words for causes that mislead people, and the errnos that they correctly describe."""
-_TRUE_OF_MORE = {
-    FileNotFoundError: _CLAIMS[0][1],
-    PermissionError: _CLAIMS[1][1],
-}
+_TRUE_OF_MORE = {FileNotFoundError: _OF_ABSENCE, PermissionError: _OF_PERMISSION}
 """Errnos that a class correctly describes although Python uses another class for them."""
 _OF_STATUS = {
-    401: {errno.EACCES},
-    403: {errno.EACCES},
-    404: {errno.ENOENT},
-    407: {errno.EACCES},
-    408: {errno.ETIMEDOUT},
-    410: {errno.ENOENT},
-    504: {errno.ETIMEDOUT},
+    **dict.fromkeys((401, 403, 407), errno.EACCES),
+    **dict.fromkeys((404, 410), errno.ENOENT),
+    **dict.fromkeys((408, 504), errno.ETIMEDOUT),
 }
-"""By HTTP status: the errnos by which clients translate it into an OSError."""
+"""By HTTP status: the errno by which clients translate it into an OSError."""
 _HAPPENED: dict[type[Fault], str] = {
     faults.ShortRead: "a read of {} returned fewer bytes than requested",
     faults.ShortWrite: "a write of {} accepted fewer bytes than it was passed",
@@ -97,28 +78,39 @@ _HAPPENED: dict[type[Fault], str] = {
     faults.WorkerHung: "a worker hung",
 }
 """What the dataset experiences, for faults without an errno; {} is the file."""
+
+
+def _is_about_writing(hit: Occurrence) -> bool:
+    fault = hit.fault
+    is_kill = isinstance(fault, faults.WorkerKilled) and bool(fault.writing)
+    return is_kill or isinstance(fault, (faults.WriteError, faults.ShortWrite))
+
+
+def _is_about_connection(hit: Occurrence) -> bool:
+    return hit.call == ANSWER or isinstance(hit.fault, NetworkFault)
+
+
+_DEATH = (
+    r"(?-i:is killed by signal|exited unexpectedly|exit code"
+    r"|Connection(Reset|Refused|Aborted)Error|BrokenPipeError|EOFError|FileNotFoundError)"
+)
+_TIMED_OUT = r"timed?[- ]?out"
 _NOT_WRITTEN = (
     r"requested and \d+ written"  # That is all that ndarray.tofile() says.
     r"|(disk|device|drive|quota).{0,20}\b(full|exceeded)"
     r"|(fail|error|unable|could not|can(not|'t)|while).{0,30}\b(writ(e|ing|ten)|sav(e|ing))\b"
     r"|writ(e|ing) (failed|error)|short write|not (fully|completely) written|no space"
 )
-_WORDS: dict[type[Fault], str] = {
-    faults.WriteError: _NOT_WRITTEN,
-    faults.ShortWrite: _NOT_WRITTEN,
-    faults.LockError: r"\block(s|ed|ing)?\b|acquir",
-    faults.MemoryExhaustion: (
-        r"\bMemoryError\b|bad_alloc|out of memory|(insufficient|not enough|no) memory"
-        r"|(fail|unable|can'?t|cannot|could not|couldn't).{0,40}\balloc|alloc.{0,40}\bfail"
-    ),
-    faults.ThreadExhaustion: (
-        r"(can(not|'t)|could not|unable|fail\w*).{0,40}\b(start|creat|spawn|fork|launch)\w*"
-        r"|\b(thread|process|fork)\w* (creation )?fail|(thread|process)\w* limit"
-        # Python's, for a ThreadPool of which not all threads start.
-        r"|'DummyProcess' object has no attribute 'terminate'"
-    ),
-}
-"""Words that name what a fault did, but not its errno. Case does not matter."""
+_NO_MEMORY = (
+    r"\bMemoryError\b|bad_alloc|out of memory|(insufficient|not enough|no) memory"
+    r"|(fail|unable|can'?t|cannot|could not|couldn't).{0,40}\balloc|alloc.{0,40}\bfail"
+)
+_NO_THREAD = (
+    r"(can(not|'t)|could not|unable|fail\w*).{0,40}\b(start|creat|spawn|fork|launch)\w*"
+    r"|\b(thread|process|fork)\w* (creation )?fail|(thread|process)\w* limit"
+    # Python's, for a ThreadPool of which not all threads start.
+    r"|'DummyProcess' object has no attribute 'terminate'"
+)
 _INCOMPLETE = (
     r"\b(missing|incomplete|fewer|too few|differ)\b"
     r"|expected \d+ \w|\d+ \w+,? .{0,12}\b(expected|but|instead of) "
@@ -130,18 +122,66 @@ _CONNECTION_FAILED = (
     r"|Incomplete ?Read|Disconnected|Connection\w*Error|not completed|URLError|unreachable"
 )
 _NO_DATA_YET = "(?-i:BlockingIOError|temporarily unavailable|EAGAIN|EWOULDBLOCK)"
-"""recv(2) fails with EAGAIN when SO_RCVTIMEO expires."""
-_OF_SYSTEM = re.compile(r"[\w.]+: \[Errno (\d+)\] ")
+"""recv(2) fails with EAGAIN when SO_RCVTIMEO expires. Or a client has closed the connection."""
+_CLASS_OF_LIBRARY = r"(?m-i:^(?:\w+\.)*(?!Module)\w+NotFoundError\b)"
+"""A library's class of errors for what it does not find, such as Zarr's ArrayNotFoundError."""
+_WORDS: tuple[tuple[Callable[[Occurrence], bool], str], ...] = (
+    (lambda hit: bool(true_errnos(hit.fault) & _OF_ABSENCE), _CLASS_OF_LIBRARY),
+    (lambda hit: Effect.DEATH in hit.fault.effects, _DEATH),
+    (lambda hit: Effect.DELAY in hit.fault.effects, _TIMED_OUT),
+    (_is_about_writing, _NOT_WRITTEN),
+    (lambda hit: isinstance(hit.fault, faults.LockError), r"\block(s|ed|ing)?\b|acquir"),
+    (lambda hit: isinstance(hit.fault, faults.MemoryExhaustion), _NO_MEMORY),
+    (lambda hit: isinstance(hit.fault, faults.ThreadExhaustion), _NO_THREAD),
+    (lambda hit: hit.is_of_folder and hit.fault.hides_file, _INCOMPLETE),
+    (
+        lambda hit: _is_about_connection(hit) and not isinstance(hit.fault, HttpError),
+        _CONNECTION_FAILED,
+    ),
+    (lambda hit: _is_about_connection(hit) and Effect.DELAY in hit.fault.effects, _NO_DATA_YET),
+    # An unreadable mapping ends the worker with SIGBUS. The dataset has no influence on torch's
+    # error about a death, so torch's words are enough.
+    (lambda hit: hit.call == "mmap", rf"(?-i:SIGBUS|Bus error)|{_DEATH}"),
+)
+"""Words that name what a fault did in a call, but not its errno, and when they do."""
 _SAY_NOTHING = re.compile(
-    rf"{_NOT_FOUND.pattern}|^IndexError: .*out of (bounds|range).*", re.IGNORECASE | re.MULTILINE
+    rf"{_NOT_FOUND}|^IndexError: .*out of (bounds|range).*", re.IGNORECASE | re.MULTILINE
 )
 """Messages that say nothing about bad content, although they contain some of its words."""
 _BAD_CONTENT = re.compile(
-    "|".join(words for library in LIBRARIES for words in library.words), re.IGNORECASE
+    r"truncat|broken|cannot identify|Unidentified"  # Pillow.
+    r"|EOF|end of (file|data|input|stream|archive)"  # tarfile.
+    r"|stat\(\)ing file|able to read|footer"  # Arrow.
+    r"|magic|no data|could only read|fully written|contains pickled|reshape"  # NumPy.
+    r"|(smaller|larger|greater) than|not a multiple|number of columns changed"
+    r"|expected \d+|bytes? (expected|missing|remain)|not supported(?! between)"  # A dataset.
+    r"|damaged|mismatch|\bshort(er)?\b|out of (bounds|range)"
+    r"|\bbad (byte|symbol|local|global|object|heap|rank|version|[\d/]+)\b"  # HDF5.
+    r"|signature|\bnot found\b|filter returned failure"
+    r"|corrupt"  # LMDB.
+    r"|premature"  # libjpeg.
+    r"|should be at least \d+KB"  # array_record.
+    r"|not (understood|recogni[sz]ed)"  # SciPy.
+    r"|malformed"  # SQLite.
+    r"|failed to read the (record|start|end)"  # tfrecord.
+    r"|header|deserializ|too (small|few)"  # safetensors.
+    r"|cannot work out"  # nibabel.
+    r"|unsupported (?!operand)"  # torchvision.
+    r"|unexpected (?!keyword)|not a \w+ file"  # gzip.
+    r"|ended before"  # bz2.
+    r"|incomplete"  # zlib.
+    r"|not a (zip|valid)|BadZip|CRC|no item named"  # zipfile.
+    r"|ran out|unpickl"  # pickle.
+    r"|unpack|buffer (size|length|is)|not enough"  # struct, and Python.
+    r"|empty"  # mmap.
+    r"|decod|parse"  # json.
+    r"|invalid"  # FFmpeg.
+    r"|expected format"  # Megatron.
+    r"|checksum",  # Zstandard.
+    re.IGNORECASE,
 )
-
 _OF_MACHINE = re.compile(
-    rf"{_TIMED_OUT.pattern}|TimeoutError|deadline exceeded|MemoryError|cannot allocate memory"
+    rf"{_TIMED_OUT}|TimeoutError|deadline exceeded|MemoryError|cannot allocate memory"
     r"|no space left|too many open files|resource temporarily unavailable",
     re.IGNORECASE,
 )
@@ -155,13 +195,13 @@ def describe_fault(fault: Fault) -> str:
     return _HAPPENED[type(fault)]
 
 
-def true_errnos(fault: Fault) -> frozenset[int]:
+def true_errnos(fault: Fault) -> set[int]:
     """The errnos whose classes and words are true of *fault*."""
     if isinstance(fault, HttpError):
-        return frozenset(_OF_STATUS.get(fault.status, ()))
+        return {_OF_STATUS.get(fault.status, 0)} - {0}
     if isinstance(fault, faults.StrayEntry):  # A path through it, or to a partner that it lacks.
-        return frozenset({errno.ENOTDIR, errno.ENOENT})
-    return frozenset({fault.errno} - {0})
+        return {errno.ENOTDIR, errno.ENOENT}
+    return {fault.errno} - {0}
 
 
 def blames_machine(text: str) -> bool:
@@ -177,8 +217,7 @@ def explains_fault(text: str, occurrences: Iterable[Occurrence]) -> bool:
     """
     different = dict.fromkeys(occurrences)
     lines = chained_lines(text) if false_class(text, different) else related_lines(text)
-    calls = dict.fromkeys((each.fault, each.call) for each in different)
-    if any(_explains_kind(lines, fault, call) for fault, call in calls):
+    if any(_explains_kind(lines, hit) for hit in {each._replace(path=None) for each in different}):
         return True
     paths = dict.fromkeys(each.path for each in different)
     is_named = any(mentions_path(lines, path) for path in paths) or any(
@@ -191,8 +230,9 @@ def find_other_cause(text: str, occurrences: Iterable[Occurrence]) -> str:
     """The words of *text* for a cause that none of the *occurrences* has; empty if none."""
     occurrences = list(occurrences)
     lines = chained_lines(text)
-    happened = frozenset[int]().union(*(true_errnos(each.fault) for each in occurrences))
-    matches = (words.search(lines) for words, right in _CLAIMS if not right & happened)
+    happened = set[int]().union(*(true_errnos(each.fault) for each in occurrences))
+    claims = (words for words, right in _CLAIMS if not right & happened)
+    matches = (re.search(words, lines, re.IGNORECASE) for words in claims)
     return next((each[0] for each in matches if each), "") or false_class(text, occurrences)
 
 
@@ -204,37 +244,41 @@ def false_class(text: str, occurrences: Iterable[Occurrence]) -> str:
     kind = getattr(builtins, name[1], None) if name else None
     if not (isinstance(kind, type) and issubclass(kind, OSError)) or kind is OSError:
         return ""
-    system = _OF_SYSTEM.match(head)
+    system = re.match(r"[\w.]+: \[Errno (\d+)\] ", head)
     lines = chained_lines(text)
     is_of_another = not any(mentions_path(lines, each.path) for each in occurrences)
     if system and is_of_another and _is_class_of(kind, int(system[1])):
         return ""
-    happened = dict.fromkeys((each.fault, each.call) for each in occurrences)
-    return "" if any(_is_true(kind, *each) for each in happened) else kind.__name__
+    happened = {each._replace(path=None) for each in occurrences}
+    return "" if any(_is_true(kind, hit) for hit in happened) else kind.__name__
 
 
 def _is_class_of(kind: type[OSError], number: int) -> bool:
     return number in _TRUE_OF_MORE.get(kind, ()) or isinstance(OSError(number, ""), kind)
 
 
-def _is_true(kind: type[OSError], fault: Fault, call: str) -> bool:
-    """Whether the name of the class *kind* correctly describes *fault*."""
-    if Effect.DEATH in fault.effects:  # torch then raises any of them.
+def _is_true(kind: type[OSError], hit: Occurrence) -> bool:
+    """Whether the name of the class *kind* correctly describes what the fault did."""
+    if Effect.DEATH in hit.fault.effects:  # torch then raises any of them.
         return True
-    if Effect.DELAY in fault.effects and kind in (TimeoutError, BlockingIOError):
+    if Effect.DELAY in hit.fault.effects and kind in (TimeoutError, BlockingIOError):
         return True
-    if _is_of_connection(fault, call) and issubclass(kind, (ConnectionError, TimeoutError)):
+    if _is_about_connection(hit) and issubclass(kind, (ConnectionError, TimeoutError)):
         return True  # A client may retry until its timeout expires.
-    return any(_is_class_of(kind, number) for number in true_errnos(fault))
+    return any(_is_class_of(kind, number) for number in true_errnos(hit.fault))
 
 
-def _is_of_connection(fault: Fault, call: str) -> bool:
-    return call == ANSWER or isinstance(fault, NetworkFault)
-
-
-def _explains_kind(lines: str, fault: Fault, call: str) -> bool:
-    """Whether *lines* contain the words for what *fault* does in *call*."""
-    has_words = any(words.search(lines) for words in _words_for(fault, call))
+def _explains_kind(lines: str, hit: Occurrence) -> bool:
+    """Whether *lines* contain the words for what the fault did."""
+    fault = hit.fault
+    words = [each for each, right in _CLAIMS if true_errnos(fault) & right]
+    words += [each for is_meant, each in _WORDS if is_meant(hit)]
+    if isinstance(fault, HttpError):
+        words += [
+            rf"\b{fault.status}\b",
+            *map(re.escape, filter(None, [PHRASES.get(fault.status)])),
+        ]
+    has_words = any(re.search(each, lines, re.IGNORECASE) for each in words)
     return has_words or _mentions_errno(lines, fault.errno) or _mentions_content(lines, fault)
 
 
@@ -247,39 +291,6 @@ def _mentions_content(lines: str, fault: Fault) -> bool:
         for line in lines.split("\n")
     )
     return any(_BAD_CONTENT.search(line) for line in stripped)
-
-
-def _words_for(fault: Fault, call: str) -> Iterable[re.Pattern[str]]:
-    numbers = true_errnos(fault)
-    yield from (words for words, right in _CLAIMS if numbers & right)
-    if numbers & _TRUE_OF_MORE[FileNotFoundError]:
-        yield _CLASS_OF_LIBRARY
-    if Effect.DEATH in fault.effects:
-        yield _DEATH
-    if Effect.DELAY in fault.effects:
-        yield _TIMED_OUT
-    yield from (re.compile(each, re.IGNORECASE) for each in _patterns_for(fault, call))
-    # An unreadable mapping ends the worker with SIGBUS. The dataset has no influence on torch's
-    # error about a death, so torch's words are enough.
-    if call == "mmap":
-        yield from (_SIGBUS, _DEATH)
-
-
-def _patterns_for(fault: Fault, call: str) -> Iterator[str]:
-    """What a message contains if it names what *fault* did in *call*, but not its errno."""
-    if type(fault) in _WORDS:
-        yield _WORDS[type(fault)]
-    elif isinstance(fault, faults.WorkerKilled) and fault.writing:
-        yield _NOT_WRITTEN
-    elif isinstance(fault, HttpError):
-        phrase = PHRASES.get(fault.status)
-        yield rf"\b{fault.status}\b" + (f"|{re.escape(phrase)}" if phrase else "")
-    elif call == LISTING and fault.hides_file:
-        yield _INCOMPLETE
-    elif _is_of_connection(fault, call):
-        yield _CONNECTION_FAILED
-        if Effect.DELAY in fault.effects:  # A client that has waited for long may close it.
-            yield _NO_DATA_YET
 
 
 def ends_in_torch_error(fault: Fault) -> bool:
@@ -305,19 +316,17 @@ def _mentions_errno(lines: str, number: int) -> bool:
     return message in lines or short in lines or number_named is not None
 
 
-_OTHERS = ", sent by the dataset itself or by another process"
-_SIGKILL = (
-    ", sent by the dataset itself or by another process. The kernel's OOM killer sends SIGKILL when"
-    " the machine or its control group runs out of memory (see dmesg)"
-)
-
-
 FROM_OUTSIDE = frozenset({-signal.SIGHUP, -signal.SIGINT, -signal.SIGTERM})
 """Exit codes of processes that another process ended, by signals that no crash sends."""
+_OTHERS = ", sent by the dataset itself or by another process"
+_OOM_KILLER = (
+    ". The kernel's OOM killer sends SIGKILL when the machine or its control group runs out of"
+    " memory (see dmesg)"
+)
 
 
 def likely_sender(*exitcodes: int) -> str:
     """Who may have sent the signal that ended a process, as the end of a sentence; or empty."""
     if -signal.SIGKILL in exitcodes:
-        return _SIGKILL
+        return _OTHERS + _OOM_KILLER
     return _OTHERS if FROM_OUTSIDE.intersection(exitcodes) else ""

@@ -15,7 +15,6 @@ from pytest_dataloader_faults._trial import driver, journal, loaders
 from pytest_dataloader_faults.faults import ReadError
 from pytest_dataloader_faults.outcomes.chains import (
     MOST,
-    MOST_LINKS,
     Raised,
     error_line,
     exception_lines,
@@ -108,19 +107,6 @@ def test_every_link_of_an_endless_search_is_kept(printed):
         "RecursionError: maximum recursion depth exceeded"
     )
     assert not explains(shortened_text, ReadError(), PATH, "read")
-
-
-def test_of_thousands_of_errors_the_last_accident_is_kept():
-    """Errors in the middle are omitted, except for the one that hides the earlier ones."""
-    start = f'Traceback (most recent call last):\n  File "a"\nOSError: [Errno 5] {PATH}\n\n'
-    bug = f'{HOW}\n\nTraceback (most recent call last):\n  File "b"\nIndexError: bug\n\n'
-    wrap = f'{HOW}\n\nTraceback (most recent call last):\n  File "c"\n    raise\nValueError: no\n\n'
-    text = shorten_chain(start + wrap * MOST_LINKS + bug + wrap * 2 * MOST_LINKS)
-
-    assert text.count(HOW) <= MOST_LINKS
-    assert "exceptions omitted" in text
-    assert related_lines(text).startswith("IndexError: bug\nValueError: no\n")
-    assert not explains(text, ReadError(), PATH, "read")
 
 
 def test_a_last_frame_stays_complete():

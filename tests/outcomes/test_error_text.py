@@ -25,7 +25,6 @@ from pytest_dataloader_faults.faults import (
 )
 from pytest_dataloader_faults.outcomes.chains import exception_lines
 from pytest_dataloader_faults.outcomes.error_text import Occurrence, find_other_cause, mentions_path
-from pytest_dataloader_faults.outcomes.libraries import LIBRARIES
 from pytest_dataloader_faults.outcomes.text import without_binary
 from support.clarity import explains
 from support.readers import DECODING
@@ -359,14 +358,58 @@ def test_decoding_error_explains_truncated_content(name, keep, printed, tmp_path
     assert explains(text, TruncatedFile(), PATH, "open"), exception_lines(text)
 
 
-_WORDS = [(library.name, *item) for library in LIBRARIES for item in library.words.items()]
+_BAD_CONTENT = [
+    "Pillow.Error: image file is truncated (165 bytes not processed)",
+    "Pillow.Error: broken data stream when reading image file",
+    "Pillow.Error: cannot identify image file '0042.jpg'",
+    "tarfile.Error: unexpected end of data",
+    "Arrow.Error: error stat()ing file",
+    "Arrow.Error: Expected to be able to read 65608 bytes, got 32668",
+    "Arrow.Error: Parquet magic bytes not found in footer",
+    "NumPy.Error: the magic string is not correct; expected b'NUMPY', got b''",
+    "NumPy.Error: No data left in file",
+    "NumPy.Error: (file seems not fully written?)",
+    "NumPy.Error: This file contains pickled (object) data",
+    "NumPy.Error: cannot reshape array of size 0 into shape (64,64)",
+    "NumPy.Error: mmap length is greater than file size",
+    "NumPy.Error: Size of available data is not a multiple of the data-type size",
+    "NumPy.Error: the number of columns changed from 3 to 1 at row 151",
+    "a dataset.Error: 12 bytes, expected 64",
+    "a dataset.Error: record 3 is too short",
+    "a dataset.Error: version 0 of the format is not supported",
+    "HDF5.Error: bad byte 3",
+    "HDF5.Error: Unable to open file (file signature not found)",
+    "HDF5.Error: Can't read data (filter returned failure during read)",
+    "LMDB.Error: MDB_CORRUPTED: Located page was wrong type",
+    "libjpeg.Error: Premature end of JPEG file",
+    "array_record.Error: ArrayRecord file should be at least 64KB big",
+    "SciPy.Error: File format b'' not understood",
+    "SQLite.Error: database disk image is malformed",
+    "tfrecord.Error: Failed to read the record.",
+    "safetensors.Error: deserializing header: header too small",
+    "nibabel.Error: Cannot work out file type of the image",
+    "torchvision.Error: Unsupported image file. Only jpeg, png and gif are",
+    "gzip.Error: unexpected end of stream",
+    "gzip.Error: Not a gzipped file (b'')",
+    "bz2.Error: Compressed data ended before the end-of-stream marker was reached",
+    "zlib.Error: Error -5 while decompressing data: incomplete or truncated stream",
+    "zipfile.Error: File is not a zip file",
+    "zipfile.Error: Bad CRC-32 for file '42.rec'",
+    "zipfile.Error: There is no item named '42.rec' in the archive",
+    "pickle.Error: Ran out of input",
+    "struct.Error: unpack requires a buffer of 16384 bytes",
+    "Python.Error: not enough values to unpack (expected 2, got 1)",
+    "mmap.Error: cannot mmap an empty file",
+    "json.Error: json.decoder.JSONDecodeError: Expecting value: line 1 column 1",
+    "FFmpeg.Error: Invalid data found when processing input",
+    "Megatron.Error: Index file doesn't match expected format",
+    "Zstandard.Error: Restored data doesn't match checksum",
+]
 
 
-@rows(("reader", "words", "message"), _WORDS)
-def test_words_for_bad_content_match_the_messages_of_their_readers(reader, words, message):
-    """Each pattern of the table matches its message, and the message is clear by itself."""
-    assert re.search(words, message, re.IGNORECASE)
-    assert explains(f"{reader}.Error: {message}", TruncatedFile(), PATH, "open")
+@rows("text", _BAD_CONTENT)
+def test_messages_of_readers_about_bad_content_are_clear(text):
+    assert explains(text, TruncatedFile(), PATH, "open")
 
 
 KILLED = "DataLoader worker (pid 7) is killed by signal: {}. "

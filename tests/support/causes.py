@@ -35,7 +35,7 @@ from pytest_dataloader_faults.outcomes.judge import (
     sharing,
     starts,
 )
-from pytest_dataloader_faults.outcomes.libraries import LIBRARIES
+from pytest_dataloader_faults.outcomes.libraries import HINTS
 from pytest_dataloader_faults.outcomes.stages import SharedConnection
 from support.facts import EPOCH_1, ordinary, raised, revised
 
@@ -53,7 +53,7 @@ def all_causes() -> Iterator[Cause]:
     yield from (cause for cause in values if isinstance(cause, Cause))
     yield from hangs._BY_ACTIVITY.values()
     yield from filter(any, (verdict.usual_cause for verdict in Verdict))
-    for hint in (hint for library in LIBRARIES for hint in library.hints):
+    for hint in HINTS:
         yield from (Cause(phrase, hint.advice, True, hint.fix) for phrase in hint.causes)
     yield _cause_of_connection()
     yield from (_cause_of_early_read(), _cause_of_temporary_name(), sharing.STALE_LOCK)

@@ -21,7 +21,7 @@ from pytest_dataloader_faults._engine import protocol
 from pytest_dataloader_faults._engine.channel import Channel
 from pytest_dataloader_faults._engine.worker.fetch_hooks import FetchListener
 from pytest_dataloader_faults._engine.worker.preparations import Preparation
-from pytest_dataloader_faults.outcomes.libraries import LIBRARIES
+from pytest_dataloader_faults.outcomes.libraries import SETTINGS
 
 
 class WorkerSession(FetchListener):
@@ -103,8 +103,7 @@ def queue_threads() -> list[threading.Thread]:
 
 def _settings() -> list[str]:
     """The settings of libraries to accept files that are bad, as far as they are on here."""
-    settings = [setting for library in LIBRARIES for setting in library.settings]
-    return [setting for setting in settings if _is_on(*setting.rpartition(".")[::2])]
+    return [setting for setting in SETTINGS if _is_on(*setting.rpartition(".")[::2])]
 
 
 def _is_on(module: str, name: str) -> bool:

@@ -8,6 +8,7 @@ them. So a cause is named after what the dataset does, not after the fault that 
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
@@ -41,10 +42,7 @@ from pytest_dataloader_faults.outcomes.judge.starts import (
     sending_cause,
     start_cause,
 )
-from pytest_dataloader_faults.outcomes.libraries import (
-    add_advice,
-    library_of_lock,
-)
+from pytest_dataloader_faults.outcomes.libraries import HOW_TO_SHARE, add_advice
 from pytest_dataloader_faults.outcomes.records import TrialFacts
 
 _ENDS_WORKER = Cause(
@@ -198,9 +196,11 @@ def _hang_cause(outcome: TrialFacts, clues: Clues) -> Cause | None:
 def _fault_free_cause(outcome: TrialFacts) -> Cause:
     if find_explaining_deaths(outcome) and not last_printed_error(outcome):
         return _ENDS_WORKER._replace(overrides=is_not_forked(outcome))
-    if library := library_of_lock(outcome):
-        advice = f"{_LOCKED_BY_WORKER.advice} {library.how_to_share}"
-        return _LOCKED_BY_WORKER._replace(advice=advice)
+    text = outcome.exception.text if outcome.exception else ""
+    for error, how_to_share in HOW_TO_SHARE.items():
+        if re.search(error, text):
+            advice = f"{_LOCKED_BY_WORKER.advice} {how_to_share}"
+            return _LOCKED_BY_WORKER._replace(advice=advice)
     return Verdict.FAILS_WITHOUT_FAULT.usual_cause
 
 

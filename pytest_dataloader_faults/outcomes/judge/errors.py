@@ -359,7 +359,7 @@ def _advice(raised: Raised, happened: list[error_text.Occurrence], *, elsewhere:
         return _OF_READER.format(reader[-1])
     identifiers = {_identifier_of(each.path) for each in happened if each.path} - {_FILE_PATH}
     is_of_read = any(isinstance(each.fault, faults.ReadError) for each in happened)
-    if is_of_read and not identifiers and not chains.is_raised_on_purpose(raised.text):
+    if is_of_read and not identifiers and is_single and chains.ends_at_raise(raised.text) is False:
         return _OF_STARTED_PROCESS if elsewhere else _DROPPED_BY_READER
     chain = _RAISE_FROM if any(each.path for each in happened) else _CHAIN
     has_original = any(each.fault.errno and not each.is_of_folder for each in happened)

@@ -11,7 +11,7 @@ from pytest_dataloader_faults.faults.base import FiringKind
 from pytest_dataloader_faults.outcomes.contract import Cause, Finding, Verdict
 from pytest_dataloader_faults.outcomes.fault_facts import shared_offset_files
 from pytest_dataloader_faults.outcomes.judge.starts import is_not_forked
-from pytest_dataloader_faults.outcomes.libraries import LIBRARIES, Library
+from pytest_dataloader_faults.outcomes.libraries import HANDLES, Handle
 from pytest_dataloader_faults.outcomes.records import TrialFacts
 from pytest_dataloader_faults.outcomes.stages import RECOVERY, SharedConnection
 from pytest_dataloader_faults.wire import WorkerFacts
@@ -60,13 +60,13 @@ def file_cause(outcome: TrialFacts, verdict: Verdict, fault_free: TrialFacts) ->
     path = next(_open_before_fork(outcome, verdict, fault_free), None)
     if path is None:
         return None
-    library = _library_of(path)
+    handle = _handle_of(path)
     opened = f"{os.path.basename(path)} was opened before the workers started."
-    how_to_open = library.how_to_open if library else _SHARED_OFFSET
+    how_to_open = handle.how_to_open if handle else _SHARED_OFFSET
     return Cause(
         _HANDLE,
         f"{opened} {how_to_open}",
-        overrides=library is not None and bool(library.errors),
+        overrides=handle is not None and bool(handle.errors),
         fix="open the file in the worker, on first access",
     )
 
@@ -122,10 +122,10 @@ def _open_before_fork(
     if not outcome.fired:
         yield from shared
         text = outcome.exception.text if outcome.exception else ""
-        for library in LIBRARIES:
-            if library.errors and re.search(library.errors, text):
-                yield f"data{library.handles[0]}"
-        yield from filter(_library_of, _inherited_files(outcome, fault_free))
+        for handle in HANDLES:
+            if handle.errors and re.search(handle.errors, text):
+                yield f"data{handle.suffixes[0]}"
+        yield from filter(_handle_of, _inherited_files(outcome, fault_free))
     replaced = (firing.path for firing in outcome.firings if firing.kind is FiringKind.REPLACED)
     yield from (path for path in replaced if path in shared)
 
@@ -144,10 +144,9 @@ def _inherited_files(
     ]
 
 
-def _library_of(path: str) -> Library | None:
-    """The library whose handles of a file like *path* do not survive a fork."""
-    suffix = os.path.splitext(path)[1]
-    return next((library for library in LIBRARIES if suffix in library.handles), None)
+def _handle_of(path: str) -> Handle | None:
+    """The kind of handle that a file like *path* has, if it does not survive a fork."""
+    return next((each for each in HANDLES if os.path.splitext(path)[1] in each.suffixes), None)
 
 
 def find_shared_connection(outcome: TrialFacts) -> Finding | None:
