@@ -31,7 +31,7 @@ from pytest_dataloader_faults.outcomes.agreement import Comparison
 from pytest_dataloader_faults.outcomes.fault_facts import explain_unfired
 from pytest_dataloader_faults.outcomes.judge.errors import torch_dropped_a_batch
 from pytest_dataloader_faults.outcomes.judge.report import explain
-from pytest_dataloader_faults.outcomes.judge.starts import start_cause
+from pytest_dataloader_faults.outcomes.judge.sharing import start_cause
 from pytest_dataloader_faults.outcomes.text import call_in_lines, code, to_plain
 from pytest_dataloader_faults.steps import run_epochs
 

@@ -33,14 +33,13 @@ from pytest_dataloader_faults.outcomes.judge import (
     hangs,
     ranks,
     sharing,
-    starts,
 )
 from pytest_dataloader_faults.outcomes.libraries import HINTS
 from pytest_dataloader_faults.outcomes.stages import SharedConnection
 from support.facts import EPOCH_1, ordinary, raised, revised
 
 MODULES = (
-    *(causes, errors, hangs, starts, rules, memory, workers),
+    *(causes, errors, hangs, sharing, rules, memory, workers),
     *(ranks, rank_checks, draws, compare, at_rest, _epochs, listings),
     *(judge, exhaustion),
     *(network, writes),
@@ -50,13 +49,14 @@ MODULES = (
 def all_causes() -> Iterator[Cause]:
     """Those of the judge and of verdicts, of libraries, and those that name a file."""
     values = (value for module in MODULES for value in vars(module).values())
-    yield from (cause for cause in values if isinstance(cause, Cause))
+    found = (cause for cause in values if isinstance(cause, Cause))
+    yield from (cause for cause in found if cause not in sharing.TEMPLATES)
     yield from hangs._BY_ACTIVITY.values()
     yield from filter(any, (verdict.usual_cause for verdict in Verdict))
     for hint in HINTS:
         yield from (Cause(phrase, hint.advice, True, hint.fix) for phrase in hint.causes)
     yield _cause_of_connection()
-    yield from (_cause_of_early_read(), _cause_of_temporary_name(), sharing.STALE_LOCK)
+    yield from (_cause_of_early_read(), _cause_of_temporary_name())
     yield from map(_cause_of_handle, ("/data/a.h5", "/data/data.mdb", "/data/a.bin"))
 
 

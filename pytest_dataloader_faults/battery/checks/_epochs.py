@@ -21,7 +21,7 @@ from pytest_dataloader_faults.outcomes.contract import Cause, Finding
 from pytest_dataloader_faults.outcomes.growth import FEWEST_EPOCHS, TIMES_TO_CONFIRM, find_growth
 from pytest_dataloader_faults.outcomes.judge.draws import USED_UP
 from pytest_dataloader_faults.outcomes.judge.leaks import describe_growth
-from pytest_dataloader_faults.outcomes.judge.starts import UNPICKLABLE
+from pytest_dataloader_faults.outcomes.judge.sharing import UNPICKLABLE
 from pytest_dataloader_faults.outcomes.reference import ENOUGH_SAMPLES
 from pytest_dataloader_faults.outcomes.stages import DONE
 from pytest_dataloader_faults.outcomes.text import pluralize

@@ -26,7 +26,7 @@ from pytest_dataloader_faults.faults.globs import host_of
 from pytest_dataloader_faults.outcomes import Outcome
 from pytest_dataloader_faults.outcomes.contract import Cause, Finding, Verdict
 from pytest_dataloader_faults.outcomes.judge.hangs import loader_timed_out
-from pytest_dataloader_faults.outcomes.judge.starts import (
+from pytest_dataloader_faults.outcomes.judge.sharing import (
     sending_cause,
     start_cause,
 )

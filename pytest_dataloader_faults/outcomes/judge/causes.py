@@ -37,7 +37,7 @@ from pytest_dataloader_faults.outcomes.judge.errors import (
     last_printed_error,
     lengthens_data,
 )
-from pytest_dataloader_faults.outcomes.judge.starts import (
+from pytest_dataloader_faults.outcomes.judge.sharing import (
     is_not_forked,
     sending_cause,
     start_cause,

@@ -1,22 +1,28 @@
-"""What workers share: files and connections opened before the fork, and new files. Pure."""
+"""What the main process and its workers share, and what they cannot send each other. Pure.
+
+Some facts about where torch pickles. A worker that is not forked unpickles the dataset in
+``multiprocessing.spawn._main``. An error there ends the worker, and the loader only learns its
+exit status: the traceback is in the worker's output. On the way back, a thread of the worker's
+queue pickles samples and errors. It prints pickling errors and drops the batch, for which the
+loader waits forever.
+"""
 
 from __future__ import annotations
 
 import os
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 
 from pytest_dataloader_faults.faults.base import FiringKind
+from pytest_dataloader_faults.outcomes import chains
 from pytest_dataloader_faults.outcomes.contract import Cause, Finding, Verdict
 from pytest_dataloader_faults.outcomes.fault_facts import shared_offset_files
-from pytest_dataloader_faults.outcomes.judge.starts import is_not_forked
+from pytest_dataloader_faults.outcomes.judge.errors import dropped_batch_cause
 from pytest_dataloader_faults.outcomes.libraries import HANDLES, Handle
 from pytest_dataloader_faults.outcomes.records import TrialFacts
 from pytest_dataloader_faults.outcomes.stages import RECOVERY, SharedConnection
-from pytest_dataloader_faults.wire import WorkerFacts
 
-_HANDLE = "uses a file that was opened before the fork"
 _SHARED_OFFSET = (
     "The workers therefore share its file offset: open it in the worker, on first access"
 )
@@ -44,15 +50,98 @@ STALE_LOCK = Cause(
     overrides=True,
     fix="use a lock that the kernel releases, such as fcntl.flock() or filelock.FileLock",
 )
-_CONNECTION = "uses a connection that was opened before the fork"
-_SHARED_CONNECTION = (
+_SHARED_CONNECTION = Cause(
+    "uses a connection that was opened before the fork",
     "The dataset opened {} before the workers started, and they all used it, so that one may get"
-    " the answer for another: open it in the worker, on first access"
+    " the answer for another: open it in the worker, on first access",
+    fix="open the connection in the worker, on first access",
 )
-_SEVERAL = 2
+TEMPLATES = (_OPENS_EARLY, _SHARES_TEMPORARY, _SHARED_CONNECTION)
+"""Their advice names a file or a connection."""
 _LOCK = re.compile(r"lo?ck[^/]*$", re.IGNORECASE)
 _NOT_RENAMED = re.compile(r"FileNotFoundError: \[Errno 2\] [^'\n]*'([^'\n]+)' -> '([^'\n]+)'")
 _WITHOUT_FAULT = (Verdict.CORRUPTED, Verdict.FAILS_WITHOUT_FAULT, Verdict.POISONED)
+UNPICKLABLE = Cause(
+    "cannot be pickled",
+    "Workers started with spawn or forkserver receive the dataset, its transforms and the loader's"
+    " functions through pickle. That is the default on macOS and Windows, and on Linux from Python"
+    " 3.14 on. Exclude open handles from pickling (__getstate__) and open them in the worker; use"
+    " module-level classes and functions instead of local ones and lambdas; merge many small"
+    " tensors into one",
+    fix="leave handles out of __getstate__, and avoid lambdas and local classes",
+)
+_UNPICKLED = UNPICKLABLE._replace(
+    advice=f"{UNPICKLABLE.advice}. Or, if your own loader forks its workers, let this one fork them"
+    " as well: loader={'multiprocessing_context': 'fork'}"
+)
+_PICKLE = re.compile(r"[Pp]ickl")
+_SENDING = "ForkingPickler(file, protocol).dump(obj)"
+"""A line of the traceback if multiprocessing cannot pickle what it sends to a new process."""
+_NO_MODULE = re.compile(r"ModuleNotFoundError: No module named '([\w.]+)'")
+_NOT_IN_MAIN = re.compile(r"AttributeError: .*(module|attribute).*'__mp_main__'")
+_DEFINED_BELOW_GUARD = Cause(
+    "is defined where workers cannot import it",
+    "A worker that is not forked imports the script without the part below"
+    " if __name__ == '__main__': define the dataset and everything it needs above that line",
+    overrides=True,
+    fix="define the dataset in a module",
+)
+_IN_NO_MODULE = (
+    "A worker that is not forked cannot import {}, which defines the dataset or something that it"
+    " needs. Define it in a module that Python can find, or set pythonpath in pytest's"
+    " configuration: with --import-mode=importlib, workers cannot import test files"
+)
+_NO_GUARD = "has imported the main module"
+"""In the message of a trial that a worker refuses to run."""
+_UNGUARDED = Cause(
+    "runs a trial when its main module is imported",
+    "Move the script's code below: if __name__ == '__main__':",
+    overrides=True,
+    fix="move the script's code below if __name__ == '__main__':",
+)
+_LOADING = re.compile(r'spawn\.py", line \d+, in _main\n.*pickle\.load\(')
+_DELEGATES = Cause(
+    "cannot be unpickled",
+    "pickle looks up __setstate__ on a new object before it has any attributes, and this"
+    " __getattr__ reads one: make it raise AttributeError for names that start with '__'",
+    overrides=True,
+    fix="make pickle.loads(pickle.dumps(dataset)) work in a new process",
+)
+_SETS_STATE = _DELEGATES._replace(
+    advice="Its __setstate__ raises in the worker. Restore only what __getstate__ returned, and"
+    " open files on first access"
+)
+_LOADED = _DELEGATES._replace(
+    advice="pickle.dumps accepts the dataset, but pickle.loads raises in the worker: try both in a"
+    " fresh process"
+)
+_BY_PICKLE = (
+    "numbers, strings, or instances of module-level classes. Lambdas, local classes, generators and"
+    " open files cannot be sent"
+)
+_SAMPLES = Cause(
+    "returns samples that cannot be pickled",
+    f"Workers send samples through pickle: return tensors, arrays, {_BY_PICKLE}",
+    overrides=True,
+    fix="return tensors, arrays or plain data",
+)
+_ANSWERS = Cause(
+    "sends an error or a sample that cannot be pickled",
+    "Workers send both through pickle. Raise an error whose class is defined at module level, such"
+    f" as OSError, and return tensors, arrays, {_BY_PICKLE}",
+    overrides=True,
+    fix="raise an error whose class is defined at module level",
+)
+
+
+def is_not_forked(outcome: TrialFacts) -> bool:
+    """Whether workers are not forked, so that they import modules and unpickle the dataset."""
+    return outcome.loader.start_method not in ("", "fork")
+
+
+def _has_no_fault(outcome: TrialFacts, verdict: Verdict) -> bool:
+    """Whether what workers share may be the cause of what went wrong."""
+    return not outcome.fired and verdict in _WITHOUT_FAULT
 
 
 def file_cause(outcome: TrialFacts, verdict: Verdict, fault_free: TrialFacts) -> Cause | None:
@@ -61,20 +150,48 @@ def file_cause(outcome: TrialFacts, verdict: Verdict, fault_free: TrialFacts) ->
     if path is None:
         return None
     handle = _handle_of(path)
-    opened = f"{os.path.basename(path)} was opened before the workers started."
     how_to_open = handle.how_to_open if handle else _SHARED_OFFSET
     return Cause(
-        _HANDLE,
-        f"{opened} {how_to_open}",
+        "uses a file that was opened before the fork",
+        f"{os.path.basename(path)} was opened before the workers started. {how_to_open}",
         overrides=handle is not None and bool(handle.errors),
         fix="open the file in the worker, on first access",
     )
 
 
+def _open_before_fork(
+    outcome: TrialFacts, verdict: Verdict, fault_free: TrialFacts
+) -> Iterator[str]:
+    """The files that workers use through handles from before the fork, if that is the cause.
+
+    Wrong content is not caused by the handle, unless workers read the file at a shared offset:
+    pread(2) and mappings do not use one.
+    """
+    workers = (*fault_free.workers, *outcome.workers)
+    files = (item for worker in workers for item in worker.files.items())
+    inherited = [(path, each) for path, each in files if each.reads and not each.opens]
+    shared = shared_offset_files(workers)
+    if verdict is Verdict.POISONED:  # Its workers read on from where the last ones stopped.
+        yield from (path for path, counts in inherited if counts.bytes)
+    if not outcome.fired:
+        yield from shared
+        text = outcome.exception.text if outcome.exception else ""
+        lost = (each for each in HANDLES if each.errors and re.search(each.errors, text))
+        yield from (f"data{each.suffixes[0]}" for each in lost)
+        yield from (path for path, _ in inherited if _handle_of(path))
+    replaced = (firing.path for firing in outcome.firings if firing.kind is FiringKind.REPLACED)
+    yield from (path for path in replaced if path in shared)
+
+
+def _handle_of(path: str) -> Handle | None:
+    """The kind of handle that a file like *path* has, if it does not survive a fork."""
+    return next((each for each in HANDLES if os.path.splitext(path)[1] in each.suffixes), None)
+
+
 def early_read_cause(outcome: TrialFacts, verdict: Verdict) -> Cause | None:
     """The cause, if a worker opened a file that another one had created, and not written yet."""
     files = sorted(path for worker in outcome.workers for path in worker.unwritten_files)
-    if not files or outcome.fired or verdict not in _WITHOUT_FAULT:
+    if not files or not _has_no_fault(outcome, verdict):
         return None
     return _OPENS_EARLY._replace(advice=_OPENS_EARLY.advice.format(os.path.basename(files[0])))
 
@@ -84,15 +201,13 @@ def temporary_name_cause(outcome: TrialFacts) -> Cause | None:
     error = outcome.exception
     match = _NOT_RENAMED.search(error.text) if error and not outcome.fired else None
     # What is written once the other one has renamed the file counts for the new name.
-    if match is None or len(_find_changers(outcome, match.groups())) < _SEVERAL:
+    names = match.groups() if match else ()
+    changers = [each for each in outcome.workers if not {*names}.isdisjoint(each.changed_files)]
+    is_shared = len(changers) > 1
+    if match is None or not is_shared:
         return None
     advice = _SHARES_TEMPORARY.advice.format(os.path.basename(match[1]))
     return _SHARES_TEMPORARY._replace(advice=advice)
-
-
-def _find_changers(outcome: TrialFacts, paths: Iterable[str]) -> list[WorkerFacts]:
-    """The workers that changed one of the files *paths*."""
-    return [each for each in outcome.workers if not {*paths}.isdisjoint(each.changed_files)]
 
 
 def find_stale_lock(outcome: TrialFacts) -> str | None:
@@ -106,47 +221,6 @@ def find_stale_lock(outcome: TrialFacts) -> str | None:
         return None
     counts = Counter(path for worker in outcome.workers for path in worker.remaining_locks)
     return next((path for path in counts if counts[path] > 1 or _LOCK.search(path)), None)
-
-
-def _open_before_fork(
-    outcome: TrialFacts, verdict: Verdict, fault_free: TrialFacts
-) -> Iterator[str]:
-    """The files that workers use through handles from before the fork, if that is the cause.
-
-    Wrong content is not caused by the handle, unless workers read the file at a shared offset:
-    pread(2) and mappings do not use one.
-    """
-    shared = shared_offset_files((*fault_free.workers, *outcome.workers))
-    if verdict is Verdict.POISONED:  # Its workers read on from where the last ones stopped.
-        yield from _inherited_files(outcome, fault_free, by_calls=True)
-    if not outcome.fired:
-        yield from shared
-        text = outcome.exception.text if outcome.exception else ""
-        for handle in HANDLES:
-            if handle.errors and re.search(handle.errors, text):
-                yield f"data{handle.suffixes[0]}"
-        yield from filter(_handle_of, _inherited_files(outcome, fault_free))
-    replaced = (firing.path for firing in outcome.firings if firing.kind is FiringKind.REPLACED)
-    yield from (path for path in replaced if path in shared)
-
-
-def _inherited_files(
-    outcome: TrialFacts, fault_free: TrialFacts, *, by_calls: bool = False
-) -> list[str]:
-    """The files that workers read but did not open; *by_calls*: and did not map."""
-    files = [
-        item for worker in (*fault_free.workers, *outcome.workers) for item in worker.files.items()
-    ]
-    return [
-        path
-        for path, counts in files
-        if counts.reads and not counts.opens and (counts.bytes or not by_calls)
-    ]
-
-
-def _handle_of(path: str) -> Handle | None:
-    """The kind of handle that a file like *path* has, if it does not survive a fork."""
-    return next((each for each in HANDLES if os.path.splitext(path)[1] in each.suffixes), None)
 
 
 def find_shared_connection(outcome: TrialFacts) -> Finding | None:
@@ -164,12 +238,45 @@ def find_shared_connection(outcome: TrialFacts) -> Finding | None:
 def connection_cause(outcome: TrialFacts, verdict: Verdict) -> Cause | None:
     """The cause, if no fault fired and no worker died, but workers shared a connection."""
     connections = outcome.of(SharedConnection)
-    is_other = outcome.fired or outcome.deaths or is_not_forked(outcome)
-    if not connections or is_other or verdict not in _WITHOUT_FAULT:
-        return None
-    return _cause_of(connections[0])
+    is_other = outcome.deaths or is_not_forked(outcome)
+    is_cause = connections and not is_other and _has_no_fault(outcome, verdict)
+    return _cause_of(connections[0]) if is_cause else None
 
 
 def _cause_of(connection: SharedConnection) -> Cause:
-    advice = _SHARED_CONNECTION.format(connection.name)
-    return Cause(_CONNECTION, advice, fix="open the connection in the worker, on first access")
+    return _SHARED_CONNECTION._replace(advice=_SHARED_CONNECTION.advice.format(connection.name))
+
+
+def start_cause(outcome: TrialFacts) -> Cause | None:
+    """Why the dataset did not reach its workers, if they are not forked."""
+    if outcome.exception is None or outcome.fired or not is_not_forked(outcome):
+        return None
+    text = f"{outcome.exception.text}\n{outcome.stderr}"
+    if _NO_GUARD in text:
+        return _UNGUARDED
+    if _NOT_IN_MAIN.search(text):
+        return _DEFINED_BELOW_GUARD
+    if missing := _NO_MODULE.search(text):
+        return _DEFINED_BELOW_GUARD._replace(advice=_IN_NO_MODULE.format(missing[1]))
+    if outcome.deaths:
+        return _unpickling_cause(outcome)
+    lines = chains.exception_lines(outcome.exception.text)
+    return _UNPICKLED if _SENDING in outcome.exception.text or _PICKLE.search(lines) else None
+
+
+def _unpickling_cause(outcome: TrialFacts) -> Cause | None:
+    """The cause if a worker could not unpickle its dataset."""
+    match = _LOADING.search(outcome.stderr)
+    if match is None:
+        return None
+    printed = outcome.stderr[match.end() :]
+    if "in __getattr__" in printed:
+        return _DELEGATES
+    return _SETS_STATE if "in __setstate__" in printed else _LOADED
+
+
+def sending_cause(outcome: TrialFacts) -> Cause | None:
+    """The cause if the loader waits for a result that a worker could not pickle."""
+    if not dropped_batch_cause(outcome):
+        return None
+    return _ANSWERS if outcome.fired else _SAMPLES
