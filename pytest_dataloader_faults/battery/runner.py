@@ -24,10 +24,9 @@ from pytest_dataloader_faults.outcomes.contract import Cause
 from pytest_dataloader_faults.outcomes.judge.causes import (
     FAILS_INTERMITTENTLY,
     INTERMITTENT,
-    Clues,
     likely_cause,
 )
-from pytest_dataloader_faults.outcomes.judge.hangs import loader_timed_out, waits_for_thread
+from pytest_dataloader_faults.outcomes.judge.hangs import loader_timed_out
 from pytest_dataloader_faults.outcomes.judge.report import comparison_notes, explain
 from pytest_dataloader_faults.outcomes.libraries import add_advice
 from pytest_dataloader_faults.outcomes.repeats import JudgedTrial, deciding_trial
@@ -155,11 +154,8 @@ def _cause(battery: Battery, name: str, trial: JudgedTrial) -> Cause | None:
     if trial.finding.cause is INTERMITTENT:
         return add_advice(trial.outcome, INTERMITTENT)
     check, outcome, fault_free = CHECKS[name], trial.outcome, battery.fault_free_run.outcome
-    clues = Clues(
-        waits_for_thread=waits_for_thread(outcome),
-        was_read_before_fork=has_step(check.scenario.processes, ReadSample),
-    )
-    return likely_cause(outcome, trial.finding, fault_free, clues, CAUSE_RULES)
+    after_one = has_step(check.scenario.processes, ReadSample)
+    return likely_cause(outcome, trial.finding, fault_free, CAUSE_RULES, after_one=after_one)
 
 
 def _explain_result(

@@ -19,10 +19,10 @@ import torch
 from torch.utils.data import Dataset, get_worker_info
 
 from pytest_dataloader_faults import Verdict, run_trial, sweep
-from pytest_dataloader_faults.battery.checks.network import ERROR_PAGE
 from pytest_dataloader_faults.exceptions import CheckFailedError
 from pytest_dataloader_faults.faults import ConnectError, ReadError
 from pytest_dataloader_faults.outcomes import Pass, WorkerDeath
+from pytest_dataloader_faults.outcomes.judge.causes import ERROR_PAGE
 from pytest_dataloader_faults.outcomes.judge.sharing import connection_cause
 from pytest_dataloader_faults.outcomes.stages import SharedConnection
 from support.corpus.network import Served, served

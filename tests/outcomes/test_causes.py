@@ -21,14 +21,12 @@ from pytest_dataloader_faults.outcomes import (
     Wrong,
 )
 from pytest_dataloader_faults.outcomes.judge.at_rest import length_clause
-from pytest_dataloader_faults.outcomes.judge.causes import (
-    Clues,
-    likely_cause,
-)
+from pytest_dataloader_faults.outcomes.judge.causes import likely_cause
 from support.causes import all_causes
 from support.facts import (
     EIO,
     EPOCH_1,
+    IN_LOCK,
     TRUNCATED,
     batch_of,
     fired,
@@ -52,9 +50,9 @@ def _trial(fault, kind=FiringKind.CALL, path="/data/a.rec"):
     return ordinary(Pass(EPOCH_1), fired(fault, kind=kind, path=path))
 
 
-def _cause(outcome, verdict, wrong=None, fault_free=FAULT_FREE, clues=None, cause=None):
+def _cause(outcome, verdict, wrong=None, fault_free=FAULT_FREE, cause=None):
     finding = Finding(Verdict(verdict), "any words: missing", cause, wrong)
-    return likely_cause(outcome, finding, fault_free, clues or Clues(), CAUSE_RULES)
+    return likely_cause(outcome, finding, fault_free, CAUSE_RULES)
 
 
 def test_each_likely_cause_has_a_fix():
@@ -166,56 +164,56 @@ LATER = revised(_trial(EIO), epochs=(FAILED_READ, Pass(EPOCH_1)))
 SHARED = _with_file("/data/a.rec", FileCounts(0, 3, 9), shared=("/data/a.rec",))
 
 WRONG_SAMPLES = [
-    ("a stream is repeated", STREAM, Wrong.REPEATED, None),
-    ("each worker has the same", STREAM, Wrong.SAME_IN_EACH_WORKER, None),
-    ("no fault, others", FAULT_FREE, Wrong.DIFFERS, None),
-    ("an error, a substitute", _trial(EIO), Wrong.SUBSTITUTED, None),
-    ("a truncation, a substitute", _trial(TRUNCATED), Wrong.SUBSTITUTED, None),
-    ("an error, others", _trial(EIO), Wrong.DIFFERS, None),
-    ("a truncation, zeros", _trial(TRUNCATED), Wrong.IDENTICAL, None),
-    ("an error, none", _trial(EIO), Wrong.MISSING, None),
-    ("a truncation, none", _trial(TRUNCATED), Wrong.MISSING, None),
-    ("a short read, others", _trial(ShortRead()), Wrong.DIFFERS, None),
-    ("damage, others", _trial(CorruptedFile()), Wrong.DIFFERS, None),
-    ("damage, a substitute", _trial(CorruptedFile()), Wrong.SUBSTITUTED, None),
-    ("damage, none", _trial(CorruptedFile()), Wrong.MISSING, None),
-    ("a copy, others", _trial(TRUNCATED, FiringKind.REPLACED), Wrong.DIFFERS, None),
-    ("an error in an earlier epoch", LATER, Wrong.DIFFERS, None),
-    ("a truncated table, none", _trial(TRUNCATED, path="/d/a.csv"), Wrong.MISSING, None),
-    ("a truncated archive, none", _of_tar(TRUNCATED), Wrong.MISSING, None),
-    ("an error of an archive, none", _of_tar(EIO), Wrong.MISSING, None),
-    ("of wids", _of_tar(EIO, name="wids.ShardListDataset"), Wrong.MISSING, None),
-    ("a damaged archive", _of_tar(CorruptedFile()), Wrong.MISSING, None),
-    ("a failed write, others", _trial(TORN), Wrong.DIFFERS, None),
-    ("a write that did not fail", ordinary(Pass(EPOCH_1), unfired(TORN)), Wrong.DIFFERS, None),
-    ("a truncated mapping", _mapped("/d/a.npy", TRUNCATED, exitcode=0), Wrong.DIFFERS, None),
-    ("a truncated read", _mapped("/d/a.npy", TRUNCATED, "read", 0), Wrong.DIFFERS, None),
-    ("a chunk in a folder of Zarr", _missing_chunk("/d/x.zarr/c/3/0"), Wrong.DIFFERS, None),
+    ("a stream is repeated", STREAM, Wrong.REPEATED),
+    ("each worker has the same", STREAM, Wrong.SAME_IN_EACH_WORKER),
+    ("no fault, others", FAULT_FREE, Wrong.DIFFERS),
+    ("an error, a substitute", _trial(EIO), Wrong.SUBSTITUTED),
+    ("a truncation, a substitute", _trial(TRUNCATED), Wrong.SUBSTITUTED),
+    ("an error, others", _trial(EIO), Wrong.DIFFERS),
+    ("a truncation, zeros", _trial(TRUNCATED), Wrong.IDENTICAL),
+    ("an error, none", _trial(EIO), Wrong.MISSING),
+    ("a truncation, none", _trial(TRUNCATED), Wrong.MISSING),
+    ("a short read, others", _trial(ShortRead()), Wrong.DIFFERS),
+    ("damage, others", _trial(CorruptedFile()), Wrong.DIFFERS),
+    ("damage, a substitute", _trial(CorruptedFile()), Wrong.SUBSTITUTED),
+    ("damage, none", _trial(CorruptedFile()), Wrong.MISSING),
+    ("a copy, others", _trial(TRUNCATED, FiringKind.REPLACED), Wrong.DIFFERS),
+    ("an error in an earlier epoch", LATER, Wrong.DIFFERS),
+    ("a truncated table, none", _trial(TRUNCATED, path="/d/a.csv"), Wrong.MISSING),
+    ("a truncated archive, none", _of_tar(TRUNCATED), Wrong.MISSING),
+    ("an error of an archive, none", _of_tar(EIO), Wrong.MISSING),
+    ("of wids", _of_tar(EIO, name="wids.ShardListDataset"), Wrong.MISSING),
+    ("a damaged archive", _of_tar(CorruptedFile()), Wrong.MISSING),
+    ("a failed write, others", _trial(TORN), Wrong.DIFFERS),
+    ("a write that did not fail", ordinary(Pass(EPOCH_1), unfired(TORN)), Wrong.DIFFERS),
+    ("a truncated mapping", _mapped("/d/a.npy", TRUNCATED, exitcode=0), Wrong.DIFFERS),
+    ("a truncated read", _mapped("/d/a.npy", TRUNCATED, "read", 0), Wrong.DIFFERS),
+    ("a chunk in a folder of Zarr", _missing_chunk("/d/x.zarr/c/3/0"), Wrong.DIFFERS),
     (
         "a chunk below its metadata",
         _missing_chunk("/d/x/c/3/0", metadata="/d/x/zarr.json"),
-        *(Wrong.DIFFERS, None),
+        Wrong.DIFFERS,
     ),
     (
         "a chunk beside its metadata",
         _missing_chunk("/d/x/3.0", metadata="/d/x/.zarray"),
-        *(Wrong.DIFFERS, None),
+        Wrong.DIFFERS,
     ),
     (
         "metadata of another folder",
         _missing_chunk("/d/y/c/3/0", metadata="/d/x/zarr.json"),
-        *(Wrong.DIFFERS, None),
+        Wrong.DIFFERS,
     ),
     (
         "a chunk that TensorStore reads",
         _missing_chunk("/d/x.zarr/c/3/0", name="tensorstore.open"),
-        *(Wrong.DIFFERS, None),
+        Wrong.DIFFERS,
     ),
-    ("a chunk with an error", _missing_chunk("/d/x.zarr/c/3/0", EIO), Wrong.DIFFERS, None),
-    ("after a fork", _started("fork"), Wrong.DIFFERS, None),
-    ("after a start", _started("forkserver"), Wrong.DIFFERS, None),
-    ("another order after a fork", _started("fork"), Wrong.REORDERED, None),
-    ("another order after a start", _started("spawn"), Wrong.REORDERED, None),
+    ("a chunk with an error", _missing_chunk("/d/x.zarr/c/3/0", EIO), Wrong.DIFFERS),
+    ("after a fork", _started("fork"), Wrong.DIFFERS),
+    ("after a start", _started("forkserver"), Wrong.DIFFERS),
+    ("another order after a fork", _started("fork"), Wrong.REORDERED),
+    ("another order after a start", _started("spawn"), Wrong.REORDERED),
 ]
 """What was done, what is wrong with the samples, and what is known besides."""
 OTHERS = [
@@ -322,8 +320,8 @@ THREADS = {
 
 
 def _causes():
-    for title, outcome, wrong, clues in WRONG_SAMPLES:
-        yield title, _cause(outcome, "corrupted", wrong, clues=clues)
+    for title, outcome, wrong in WRONG_SAMPLES:
+        yield title, _cause(outcome, "corrupted", wrong)
     for title, outcome, verdict in OTHERS:
         yield title, _cause(outcome, verdict)
     for title, outcome, fault_free in HANDLES:
@@ -333,7 +331,7 @@ def _causes():
     for verdict in ("leaked", "failed_unclearly"):
         yield f"a failed write, {verdict}", _cause(_trial(TORN), verdict, None, WRITES)
     for title, outcome in THREADS.items():
-        yield title, _cause(outcome, "hung", clues=Clues(waits_for_thread=True))
+        yield title, _cause(revised(outcome, **IN_LOCK), "hung")
 
 
 def test_the_cause_follows_from_the_facts(golden):

@@ -17,7 +17,6 @@ from pytest_dataloader_faults.outcomes.judge.hangs import (
     lasting_places,
     likely_cause,
     loader_timed_out,
-    waits_for_thread,
     was_computing,
 )
 from pytest_dataloader_faults.outcomes.judge.sharing import find_stale_lock
@@ -101,8 +100,8 @@ def test_a_wait_for_a_thread_is_recognized(frames, state, is_waiting):
     hung = _hung([], frames)
     hung = revised(hung, stacks=hung.end.stacks.replace("(sleeping)", f"({state})"))
 
-    assert waits_for_thread(hung) is is_waiting
-    assert not waits_for_thread(revised(hung, timed_out=False))
+    assert (likely_cause(hung, after_one=False) is not None) is is_waiting
+    assert likely_cause(revised(hung, timed_out=False), after_one=False) is None
 
 
 def _with_threads(*loader, state):
@@ -131,7 +130,7 @@ def test_threads_are_the_cause_if_the_main_process_has_some(threads, state, phra
     """
     outcome = revised(_with_threads(*threads, state=state), at_deadline=AtDeadline(Activity.READS))
 
-    cause = likely_cause(outcome, in_lock=waits_for_thread(outcome), after_one=True)
+    cause = likely_cause(outcome, after_one=True)
     assert cause is not None
     assert cause.phrase == phrase
     assert ("main process" in describe_activity(outcome)) == (phrase == LEFT_BEHIND)

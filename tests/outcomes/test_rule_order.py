@@ -37,7 +37,7 @@ from pytest_dataloader_faults.outcomes import (
 )
 from pytest_dataloader_faults.outcomes.agreement import Part
 from pytest_dataloader_faults.outcomes.contract import Cause
-from pytest_dataloader_faults.outcomes.judge.causes import Clues, likely_cause
+from pytest_dataloader_faults.outcomes.judge.causes import likely_cause
 from pytest_dataloader_faults.outcomes.repeats import JudgedTrial
 from pytest_dataloader_faults.outcomes.stages import RECOVERY, Stage
 from pytest_dataloader_faults.steps import run_epochs
@@ -45,6 +45,7 @@ from support.facts import (
     CLEAR,
     EIO,
     EPOCH_1,
+    IN_LOCK,
     STRANGE,
     SWAPPED,
     TRUNCATED,
@@ -158,14 +159,14 @@ def _conclusion(
     reference: Reference = REFERENCE,
     contract: Contract | None = None,
     fault_free: Outcome = FAULT_FREE,
-    clues: Clues | None = None,
+    *,
+    after_one: bool = False,
 ) -> str:
     finding = judge_trial(outcome, reference, contract)
     if outcome.of(SavedState):
         finding = resumes.refine(finding, outcome, reference)
-    return _summarize(
-        finding, likely_cause(outcome, finding, fault_free, clues or Clues(), CAUSE_RULES)
-    )
+    cause = likely_cause(outcome, finding, fault_free, CAUSE_RULES, after_one=after_one)
+    return _summarize(finding, cause)
 
 
 def _summarize(finding: Finding, cause: Cause | None) -> str:
@@ -367,62 +368,63 @@ SLEEPS = AtDeadline(Activity.SLEEPS)
 
 
 CAUSES = [
-    (FAULT_FREE, "cut short", INHERITED, Clues()),
-    (FAULT_FREE, "swapped samples", INHERITED, Clues()),
-    (FAULT_FREE, "clear error", INHERITED, Clues()),
-    (READING, "unfired", INHERITED, Clues()),
-    (READING, "wrong recovery", INHERITED, Clues()),
-    (TORN, "cut short", WRITING, Clues()),
-    (TORN, "before init, failed recovery", WRITING, Clues()),
-    (TORN, "wrong recovery", WRITING, Clues()),
-    (TORN, "swapped samples", WRITING, Clues()),
-    (TRAINED, "wrong recovery", WRITING, Clues()),
-    (TRAINED, "hang in the recovery", WRITING, Clues()),
-    (_in_worker(CUT, **LENGTHENED), "swapped samples", FAULT_FREE, Clues()),
-    (_in_worker(CUT, **LENGTHENED), "unclear error", FAULT_FREE, Clues()),
-    (CUT, "substitute", FAULT_FREE, Clues()),
-    (CUT, "cut short", FAULT_FREE, Clues()),
-    (TRAINED, "swapped samples", FAULT_FREE, Clues()),
-    (READING, "damaged bytes, substitute", FAULT_FREE, Clues()),
-    (SPAWNED, "swapped samples", FAULT_FREE, Clues()),
-    (SPAWNED, "strange sample", FAULT_FREE, Clues()),
-    (FAULT_FREE, "left epoch, strange sample", FAULT_FREE, Clues()),
-    (_in_worker(FAULT_FREE), "left epoch, strange sample", FAULT_FREE, Clues()),
-    (_in_worker(FAULT_FREE), "strange sample", FAULT_FREE, Clues()),
+    (FAULT_FREE, "cut short", INHERITED, False),
+    (FAULT_FREE, "swapped samples", INHERITED, False),
+    (FAULT_FREE, "clear error", INHERITED, False),
+    (READING, "unfired", INHERITED, False),
+    (READING, "wrong recovery", INHERITED, False),
+    (TORN, "cut short", WRITING, False),
+    (TORN, "before init, failed recovery", WRITING, False),
+    (TORN, "wrong recovery", WRITING, False),
+    (TORN, "swapped samples", WRITING, False),
+    (TRAINED, "wrong recovery", WRITING, False),
+    (TRAINED, "hang in the recovery", WRITING, False),
+    (_in_worker(CUT, **LENGTHENED), "swapped samples", FAULT_FREE, False),
+    (_in_worker(CUT, **LENGTHENED), "unclear error", FAULT_FREE, False),
+    (CUT, "substitute", FAULT_FREE, False),
+    (CUT, "cut short", FAULT_FREE, False),
+    (TRAINED, "swapped samples", FAULT_FREE, False),
+    (READING, "damaged bytes, substitute", FAULT_FREE, False),
+    (SPAWNED, "swapped samples", FAULT_FREE, False),
+    (SPAWNED, "strange sample", FAULT_FREE, False),
+    (FAULT_FREE, "left epoch, strange sample", FAULT_FREE, False),
+    (_in_worker(FAULT_FREE), "left epoch, strange sample", FAULT_FREE, False),
+    (_in_worker(FAULT_FREE), "strange sample", FAULT_FREE, False),
     (
         revised(SPAWNED, epochs=(replace(DONE, exception=LOST_MODULE, complete=False),)),
         "left processes",
         FAULT_FREE,
-        Clues(),
+        False,
     ),
     (
-        _in_worker(revised(FAULT_FREE, stderr=DROPPED), **WAITING),
+        _in_worker(revised(FAULT_FREE, stderr=DROPPED, **IN_LOCK), **WAITING),
         "hang",
         FAULT_FREE,
-        Clues(waits_for_thread=True),
+        False,
     ),
-    (_in_worker(FAULT_FREE, **WAITING), "hang", FAULT_FREE, Clues(waits_for_thread=True)),
+    (_in_worker(revised(FAULT_FREE, **IN_LOCK), **WAITING), "hang", FAULT_FREE, False),
+    (
+        revised(FAULT_FREE, start_method="fork", at_deadline=SLEEPS, **IN_LOCK),
+        "hang",
+        FAULT_FREE,
+        True,
+    ),
     (
         revised(FAULT_FREE, start_method="fork", at_deadline=SLEEPS),
         "hang",
         FAULT_FREE,
-        Clues(waits_for_thread=True, was_read_before_fork=True),
+        True,
     ),
-    (
-        revised(FAULT_FREE, start_method="fork", at_deadline=SLEEPS),
-        "hang",
-        FAULT_FREE,
-        Clues(was_read_before_fork=True),
-    ),
-    (revised(FAULT_FREE, at_deadline=SLEEPS), "hang", FAULT_FREE, Clues()),
-    (revised(READING, at_deadline=SLEEPS), "hang", FAULT_FREE, Clues()),
-    (READING, "hang", FAULT_FREE, Clues()),
+    (revised(FAULT_FREE, at_deadline=SLEEPS), "hang", FAULT_FREE, False),
+    (revised(READING, at_deadline=SLEEPS), "hang", FAULT_FREE, False),
+    (READING, "hang", FAULT_FREE, False),
 ]
 
 
 def _of_causes():
-    for number, (outcome, facts, fault_free, clues) in enumerate(CAUSES):
-        conclusion = _conclusion(_with_facts(outcome, facts), fault_free=fault_free, clues=clues)
+    for number, (trial, facts, fault_free, after_one) in enumerate(CAUSES):
+        outcome = _with_facts(trial, facts)
+        conclusion = _conclusion(outcome, fault_free=fault_free, after_one=after_one)
         yield f"{number}: {facts}", conclusion
 
 

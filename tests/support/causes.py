@@ -29,7 +29,6 @@ from pytest_dataloader_faults.outcomes.judge import (
     compare,
     draws,
     errors,
-    exhaustion,
     hangs,
     ranks,
     sharing,
@@ -41,7 +40,7 @@ from support.facts import EPOCH_1, ordinary, raised, revised
 MODULES = (
     *(causes, errors, hangs, sharing, rules, memory, workers),
     *(ranks, rank_checks, draws, compare, at_rest, _epochs, listings),
-    *(judge, exhaustion),
+    judge,
     *(network, writes),
 )
 

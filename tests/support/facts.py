@@ -152,6 +152,16 @@ _STAGES = {
 }
 
 
+IN_LOCK = {
+    "timed_out": True,
+    "stacks": "Process 7 (sleeping, in futex_do_wait):\n"
+    "Current thread 0x0007 (most recent call first):\n"
+    '  File "/home/me/data.py", line 30 in __getitem__\n'
+    '  File "/lib/torch/utils/data/_utils/fetch.py", line 54 in fetch\n',
+}
+"""Facts of a trial that hung in a lock."""
+
+
 def revised(outcome: Outcome, **facts) -> Outcome:
     """*outcome* with other *facts*: its own, those of its parts, or the passes of a stage."""
     passes = outcome.passes

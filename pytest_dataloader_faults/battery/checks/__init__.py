@@ -26,8 +26,6 @@ from pytest_dataloader_faults.battery.checks.memory import copy_on_write
 from pytest_dataloader_faults.battery.checks.ranks import RANKS, WITHOUT_RANKS
 from pytest_dataloader_faults.battery.checks.ranks import RANKS_AGREE as RANKS_AGREE
 from pytest_dataloader_faults.exceptions import InvalidArgumentError
-from pytest_dataloader_faults.faults import HttpError
-from pytest_dataloader_faults.outcomes.judge.causes import CauseRules
 from pytest_dataloader_faults.outcomes.text import format_value, shorten
 
 if TYPE_CHECKING:
@@ -43,10 +41,7 @@ CHECKS: dict[str, Check] = {
     for check in group
 }
 """All checks by name: those of this package, then those that users have registered."""
-CAUSE_RULES = CauseRules(
-    (writes.find_cause, network.find_cause, writes.find_cause_of_wait),
-    {HttpError: network.ERROR_PAGE},
-)
+CAUSE_RULES = (writes.find_cause, network.find_cause, writes.find_cause_of_wait)
 RUN_NOTES: tuple[Callable[[FaultFreeRun], tuple[str, ...]], ...] = (network.note_on_connections,)
 """What packages of checks have to say about a dataset, whichever check runs."""
 HOOK = "pytest_dataloader_faults_checks"

@@ -53,13 +53,6 @@ _CHECK_STATUS = (
     " with urllib3 compare response.status. Let that error reach the loader, or retry 429 and 503 a"
     " few times and then raise it"
 )
-ERROR_PAGE = Cause(
-    "uses the error page of a server as data",
-    "The page that a server sent with an error status became part of a sample. Check the status"
-    " before you use the body: call response.raise_for_status(), or with urllib3 raise an error"
-    " unless response.status is 200",
-    fix="call response.raise_for_status() before you use the body",
-)
 NO_TIMEOUT = Cause(
     "waits for a server without a timeout",
     "Set a timeout in the client, for example requests.get(url, timeout=30), urlopen(url,"

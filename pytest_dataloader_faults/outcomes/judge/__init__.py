@@ -15,13 +15,12 @@ from pytest_dataloader_faults.faults import Fault
 from pytest_dataloader_faults.outcomes.contract import Cause, Contract, Finding, Verdict
 from pytest_dataloader_faults.outcomes.judge import ranks
 from pytest_dataloader_faults.outcomes.judge.at_rest import AtRestJudge
-from pytest_dataloader_faults.outcomes.judge.exhaustion import ExhaustionJudge
 from pytest_dataloader_faults.outcomes.judge.rules import Judge, MissingObjectJudge
 from pytest_dataloader_faults.outcomes.records import TrialFacts
 from pytest_dataloader_faults.outcomes.reference import Reference
 from pytest_dataloader_faults.outcomes.refusals import Refusal, describe_change
 
-_JUDGES = (AtRestJudge, ExhaustionJudge, MissingObjectJudge)
+_JUDGES = (AtRestJudge, MissingObjectJudge)
 """The judges of trials that are judged by rules of their own."""
 DESTROYS = Cause(
     "deletes or overwrites a file that it cannot read",

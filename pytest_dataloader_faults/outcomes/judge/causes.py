@@ -10,14 +10,15 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Callable, Mapping
-from typing import NamedTuple
+from collections.abc import Callable, Iterable, Iterator
 
 from pytest_dataloader_faults.faults import (
     CorruptedFile,
     Fault,
+    HttpError,
     ReadError,
     ShortRead,
+    ThreadExhaustion,
     TruncatedFile,
 )
 from pytest_dataloader_faults.outcomes.contract import (
@@ -85,8 +86,6 @@ FAILS_INTERMITTENTLY = Cause(
     overrides=True,
     fix="write shared files to a temporary name, and rename them with os.replace()",
 )
-_CONTENT_VERDICTS = (Verdict.CORRUPTED, Verdict.FAILED_UNCLEARLY)
-_LASTING_VERDICTS = (Verdict.CORRUPTED, Verdict.POISONED)
 _STAYS_IN_WORKER = Cause(
     Verdict.POISONED.usual_cause.phrase,
     "The worker keeps something from the failed read: a flag, a lock or an unfilled buffer (HDF5"
@@ -96,112 +95,72 @@ _STAYS_IN_WORKER = Cause(
 )
 
 
-class Clues(NamedTuple):
-    """What is known beyond the facts of one trial.
-
-    Attributes:
-        waits_for_thread: Whether it hung in a lock or in a queue of threads.
-        was_read_before_fork: Whether the main process read a sample before its workers started.
-    """
-
-    waits_for_thread: bool = False
-    was_read_before_fork: bool = False
-
-
-_NO_CLUES = Clues()
-
-
-class CauseRules(NamedTuple):
-    """What packages of checks know about causes.
-
-    Attributes:
-        by_trial: Functions of the outcome, the verdict, and an epoch without faults.
-        of_content: By the kind of a fault that replaces content: what a dataset does if its samples
-            contain the replacement.
-    """
-
-    by_trial: tuple[Callable[[TrialFacts, Verdict, TrialFacts], Cause | None], ...] = ()
-    of_content: Mapping[type[Fault], Cause] = {}
-
-
-_NO_RULES = CauseRules()
+CauseRule = Callable[[TrialFacts, Verdict, TrialFacts], Cause | None]
+"""What a package of checks knows: a cause, by a trial, its verdict, and an epoch without faults."""
 
 
 def likely_cause(
     outcome: TrialFacts,
     finding: Finding,
     fault_free: TrialFacts,
-    clues: Clues = _NO_CLUES,
-    rules: CauseRules = _NO_RULES,
+    rules: Iterable[CauseRule] = (),
+    *,
+    after_one: bool = False,
 ) -> Cause | None:
     """The likely cause, if *finding* is a failure; *fault_free*: an epoch without faults.
 
-    A cause that the files show comes before one that the samples show.
+    *after_one*: whether the main process read a sample before its workers started.
     """
     if finding.passed:
         return None
-    return add_advice(outcome, _find_cause(outcome, finding, fault_free, clues, rules))
+    causes = _possible_causes(outcome, finding, fault_free, rules, after_one=after_one)
+    return add_advice(outcome, next(filter(None, causes)))
 
 
-def _find_cause(
+def _possible_causes(
     outcome: TrialFacts,
     finding: Finding,
     fault_free: TrialFacts,
-    clues: Clues,
-    rules: CauseRules,
-) -> Cause:
-    if finding.verdict is not Verdict.NOT_EXERCISED and (
-        cause := sharing.file_cause(outcome, finding.verdict, fault_free)
-    ):
-        return cause
-    found = (rule(outcome, finding.verdict, fault_free) for rule in rules.by_trial)
-    by_rule = None if finding.cause is FAILS_INTERMITTENTLY else finding.cause
-    if cause := (
-        by_rule
-        or next(filter(None, found), None)
-        or sharing.connection_cause(outcome, finding.verdict)
-        or sharing.temporary_name_cause(outcome)
-        or sharing.early_read_cause(outcome, finding.verdict)
-        or finding.cause
-    ):
-        return cause
-    if finding.verdict in _CONTENT_VERDICTS and lengthens_data(outcome):
-        return _WRITES_DATA
-    if finding.verdict in _LASTING_VERDICTS and _raised_in_earlier_epoch(outcome):
-        return _STAYS_IN_WORKER
-    if finding.verdict is Verdict.CORRUPTED:
-        replaced: dict[type[Fault], Cause] = {CorruptedFile: _DAMAGE, **rules.of_content}
-        return _sample_cause(outcome, finding.wrong, fault_free, replaced)
-    return start_cause(outcome) or _cause_by_verdict(outcome, finding.verdict, clues)
-
-
-def _raised_in_earlier_epoch(outcome: TrialFacts) -> bool:
-    return any(epoch.exception for epoch in outcome.epochs[:-1])
-
-
-def _cause_by_verdict(outcome: TrialFacts, verdict: Verdict, clues: Clues) -> Cause:
+    rules: Iterable[CauseRule],
+    *,
+    after_one: bool,
+) -> Iterator[Cause | None]:
+    """The causes that apply, the most certain first: what files show before what samples show."""
+    verdict = finding.verdict
+    if verdict is not Verdict.NOT_EXERCISED:
+        yield sharing.file_cause(outcome, verdict, fault_free)
+    if outcome.has_fired(ThreadExhaustion):
+        yield _exhaustion_cause(outcome, finding)
+    if finding.cause is not FAILS_INTERMITTENTLY:
+        yield finding.cause
+    yield from (rule(outcome, verdict, fault_free) for rule in rules)
+    yield sharing.connection_cause(outcome, verdict)
+    yield sharing.temporary_name_cause(outcome)
+    yield sharing.early_read_cause(outcome, verdict)
+    yield finding.cause
+    if verdict in (Verdict.CORRUPTED, Verdict.FAILED_UNCLEARLY) and lengthens_data(outcome):
+        yield _WRITES_DATA
+    raised_earlier = any(epoch.exception for epoch in outcome.epochs[:-1])
+    if verdict in (Verdict.CORRUPTED, Verdict.POISONED) and raised_earlier:
+        yield _STAYS_IN_WORKER
+    if verdict is Verdict.CORRUPTED:
+        yield _sample_cause(outcome, finding.wrong, fault_free)
+    yield start_cause(outcome)
     if verdict is Verdict.FAILS_WITHOUT_FAULT:
-        return _fault_free_cause(outcome)
-    if verdict is Verdict.HUNG and (cause := sending_cause(outcome) or _hang_cause(outcome, clues)):
-        return cause
-    return verdict.usual_cause
+        yield _fault_free_cause(outcome)
+    if verdict is Verdict.HUNG:
+        yield sending_cause(outcome) or hangs.likely_cause(outcome, after_one=after_one)
+    yield verdict.usual_cause
 
 
-def _hang_cause(outcome: TrialFacts, clues: Clues) -> Cause | None:
-    return hangs.likely_cause(
-        outcome, in_lock=clues.waits_for_thread, after_one=clues.was_read_before_fork
-    )
-
-
-def _fault_free_cause(outcome: TrialFacts) -> Cause:
+def _fault_free_cause(outcome: TrialFacts) -> Cause | None:
     if find_explaining_deaths(outcome) and not last_printed_error(outcome):
         return _ENDS_WORKER._replace(overrides=is_not_forked(outcome))
     text = outcome.exception.text if outcome.exception else ""
     for error, how_to_share in HOW_TO_SHARE.items():
         if re.search(error, text):
-            advice = f"{_LOCKED_BY_WORKER.advice} {how_to_share}"
-            return _LOCKED_BY_WORKER._replace(advice=advice)
-    return Verdict.FAILS_WITHOUT_FAULT.usual_cause
+            return _LOCKED_BY_WORKER._replace(advice=f"{_LOCKED_BY_WORKER.advice} {how_to_share}")
+    return None
 
 
 # Some facts about caught errors. A truncated file and a short read do not raise an error
@@ -230,12 +189,10 @@ _NEIGHBOR = Cause(
     " substitution is intentional, declare Contract(may_substitute=True)",
     fix="raise the error instead of catching it, or declare Contract(may_substitute=True)",
 )
-_PLACEHOLDER = Cause(
-    SUBSTITUTES,
-    "A placeholder, such as zeros, was returned for a sample that could not be read. Raise the"
-    " error instead of catching it. If the substitution is intentional, declare"
-    " Contract(may_substitute=True)",
-    fix="raise the error instead of catching it, or declare Contract(may_substitute=True)",
+_PLACEHOLDER = _NEIGHBOR._replace(
+    advice="A placeholder, such as zeros, was returned for a sample that could not be read. Raise"
+    " the error instead of catching it. If the substitution is intentional, declare"
+    " Contract(may_substitute=True)"
 )
 _OR_READER = (
     ". If your code does not catch the error, the reader does: np.fromfile and"
@@ -306,53 +263,52 @@ _UNEVEN = Cause(
     " samples for that number",
     fix="split the stream with shards[info.id :: info.num_workers]",
 )
-_WITHOUT_ERROR: tuple[tuple[type[Fault], Cause], ...] = (
-    (TruncatedFile, _SHORT_FILE),
-    (ShortRead, _SHORT_READ),
+ERROR_PAGE = Cause(
+    "uses the error page of a server as data",
+    "The page that a server sent with an error status became part of a sample. Check the status"
+    " before you use the body: call response.raise_for_status(), or with urllib3 raise an error"
+    " unless response.status is 200",
+    fix="call response.raise_for_status() before you use the body",
 )
-"""Faults after which no call fails, and what a dataset does if it does not notice them."""
+_BY_FAULT: dict[type[Fault], Cause] = {
+    TruncatedFile: _SHORT_FILE,
+    ShortRead: _SHORT_READ,
+    CorruptedFile: _DAMAGE,
+    HttpError: ERROR_PAGE,
+}
+"""What a dataset does whose samples contain what a fault left of a file, or put in its place."""
 _OTHER_SAMPLE = (Wrong.SUBSTITUTED, Wrong.REORDERED, Wrong.REPEATED)
-_NOT_FROM_FILE = (*_OTHER_SAMPLE, Wrong.IDENTICAL)
-"""What is wrong with samples whose content is not what is left of a file."""
 
 
-def _sample_cause(
-    outcome: TrialFacts,
-    wrong: Wrong | None,
-    fault_free: TrialFacts,
-    replaced: Mapping[type[Fault], Cause],
-) -> Cause:
-    """The likely cause of samples that are wrong in the way *wrong*.
-
-    *fault_free*: an epoch without faults. *replaced*: the causes of samples with what a fault put
-    in the place of content.
-    """
+def _sample_cause(outcome: TrialFacts, wrong: Wrong | None, fault_free: TrialFacts) -> Cause:
+    """The likely cause of samples that are wrong in the way *wrong*."""
     if not outcome.fired:
         return _dataset_cause(outcome, wrong, fault_free)
     fault = outcome.fired_faults[0]
-    accepted = (cause for faults, cause in _WITHOUT_ERROR if isinstance(fault, faults))
-    if wrong not in _NOT_FROM_FILE and (cause := next(accepted, None)):
-        return cause
+    may_be_of_file = wrong not in (*_OTHER_SAMPLE, Wrong.IDENTICAL)
+    kind = next((each for each in _BY_FAULT if isinstance(fault, each)), None)
+    accepted = _BY_FAULT[kind] if kind and may_be_of_file else None
+    if accepted in (_SHORT_FILE, _SHORT_READ):  # Then samples may be missing as well.
+        return accepted
     if wrong is Wrong.MISSING:
         return _SKIPPED
-    if outcome.kind == "iterable" and _count_rows(outcome) > _count_rows(fault_free):
+    if outcome.kind == "iterable" and _count_samples(outcome) > _count_samples(fault_free):
         return _STARTED_AGAIN
-    contained = (cause for kind, cause in replaced.items() if isinstance(fault, kind))
-    if wrong not in _NOT_FROM_FILE and (cause := next(contained, None)):
-        return cause
+    if accepted:
+        return accepted
     cause = _NEIGHBOR if wrong in _OTHER_SAMPLE else _PLACEHOLDER
     is_of_reads = isinstance(fault, ReadError)
     return cause._replace(advice=cause.advice + _OR_READER) if is_of_reads else cause
 
 
-def _count_rows(outcome: TrialFacts) -> int:
+def _count_samples(outcome: TrialFacts) -> int:
     """How many samples were delivered in its longest epoch."""
     return max((epoch.sample_count for epoch in outcome.epochs), default=0)
 
 
 def _dataset_cause(outcome: TrialFacts, wrong: Wrong | None, fault_free: TrialFacts) -> Cause:
-    if stopped_early(outcome):
-        return draws.CONTINUES
+    if any(not (epoch.complete or epoch.exception) for epoch in outcome.epochs[:-1]):
+        return draws.CONTINUES  # The loop left an epoch early.
     if _count_workers(outcome) > _count_workers(fault_free):
         return _UNEVEN
     if wrong is Wrong.SAME_IN_EACH_WORKER or (
@@ -360,16 +316,11 @@ def _dataset_cause(outcome: TrialFacts, wrong: Wrong | None, fault_free: TrialFa
     ):
         return _OWN_PART_AGAIN if _repeats_own_part(outcome) else _SAME_SHARDS
     is_other = wrong in (Wrong.DIFFERS, Wrong.SUBSTITUTED) and outcome.kind == "map"
-    if is_other and _are_workers_kept(outcome):
-        return _CHANGES_KEPT
+    if is_other and len(outcome.epochs) > 1 and outcome.request.loader.get("persistent_workers"):
+        return _CHANGES_KEPT  # The same workers made the first epoch, which was right.
     if not is_not_forked(outcome):
         return _DIFFERENT_SAMPLES
     return _UNORDERED if wrong in _OTHER_SAMPLE else _DIFFERENT_IF_NOT_FORKED
-
-
-def _are_workers_kept(outcome: TrialFacts) -> bool:
-    """Whether the workers of the first epoch, which was right, make a later one as well."""
-    return len(outcome.epochs) > 1 and bool(outcome.request.loader.get("persistent_workers"))
 
 
 def _repeats_own_part(outcome: TrialFacts) -> bool:
@@ -383,10 +334,54 @@ def _repeats_own_part(outcome: TrialFacts) -> bool:
     )
 
 
-def stopped_early(outcome: TrialFacts) -> bool:
-    """Whether the loop left an epoch early, and started another one."""
-    return any(not (epoch.complete or epoch.exception) for epoch in outcome.epochs[:-1])
-
-
 def _count_workers(outcome: TrialFacts) -> int:
     return len({each.worker for each in outcome.workers})
+
+
+# Some facts about libraries. libgomp prints an error and exits. OpenBLAS, which NumPy and SciPy
+# use, prints one, sends SIGINT to its own process, and then waits for the missing thread in a loop.
+# Python sees the signal only after that; if it does, torch's worker exits with status 0, without an
+# error. Arrow raises an error if the call itself needs a thread, but waits for a file that a thread
+# of its own should read. C++ code that does not catch std::system_error aborts.
+
+
+_PRINTED = re.compile(r"libgomp: Thread creation failed|OpenBLAS \w+: pthread_create failed")
+_IN_ARROW = "/pyarrow/"
+OF_LIBRARY = Cause(
+    "uses a library that hangs or exits without its threads",
+    "A library could not start its threads, and raised no error: OpenBLAS, which NumPy uses, and"
+    " Arrow then wait forever, and OpenMP ends the worker. Workers run in parallel already, so"
+    " limit libraries to one thread in each: set OPENBLAS_NUM_THREADS=1 and OMP_NUM_THREADS=1"
+    " before the program starts, call cv2.setNumThreads(0) in worker_init_fn, and pass"
+    " use_threads=False and pre_buffer=False to pyarrow.parquet.read_table()",
+    overrides=True,
+    fix="limit libraries to one thread per worker, for example with OPENBLAS_NUM_THREADS=1",
+)
+WAITS = Cause(
+    "waits for a thread or process that did not start",
+    "A thread or a process could not be started, and the code waits for its result. Let the error"
+    " of start() or submit() reach the loader, assign a pool or a queue only after its threads have"
+    " started, and pass a timeout to result(), join() and get()",
+    overrides=True,
+    fix="let the error of start() reach the loader, before anything waits for the thread",
+)
+ENDS_WORKER = Cause(
+    "crashes the worker when a thread or process cannot start",
+    "A signal killed the worker when a thread or a process could not be started, so the loader's"
+    " error does not say why. C++ code aborts if nothing catches std::system_error: limit the"
+    " library to one thread per worker. In Python, raise an exception",
+    overrides=True,
+    fix="limit libraries to one thread per worker, and raise an exception in Python",
+)
+
+
+def _exhaustion_cause(outcome: TrialFacts, finding: Finding) -> Cause | None:
+    """What the dataset does wrong if a thread or a process is refused."""
+    waits = finding.verdict in (Verdict.HUNG, Verdict.LEAKED) and outcome.timed_out
+    is_unclear = finding.verdict is Verdict.FAILED_UNCLEARLY
+    ended = is_unclear and bool(find_explaining_deaths(outcome))
+    if (waits or ended) and (_PRINTED.search(outcome.stderr) or _IN_ARROW in outcome.end.stacks):
+        return OF_LIBRARY
+    if waits:
+        return WAITS
+    return ENDS_WORKER if ended and finding.cause is None else None

@@ -28,7 +28,6 @@ import builtins
 import os
 import re
 import signal
-from dataclasses import replace
 
 from pytest_dataloader_faults import faults
 from pytest_dataloader_faults.exceptions import UnusableDatasetError
@@ -175,7 +174,12 @@ def find_unclear_error(outcome: TrialFacts, contract: Contract) -> Finding | Non
         return None
     if death := next((each for each in outcome.deaths if not _is_clear(outcome, each)), None):
         sentence = f"{death}{_explain_death(outcome, death)}{last_printed_error(outcome)}"
-        return Finding(Verdict.FAILED_UNCLEARLY, sentence, _cause_of_death(outcome, death))
+        return Finding(
+            Verdict.FAILED_UNCLEARLY,
+            sentence,
+            _cause_of_death(outcome, death),
+            library=_crashed_library(outcome),
+        )
     happened = occurrences(outcome.faults)
     text = _visible_text(raised)
     is_clear = (
@@ -245,18 +249,18 @@ def _library_of(raised: Raised) -> str:
     return "" if is_of_user else raised.library
 
 
-def blame_crashed_library(finding: Finding, outcome: TrialFacts) -> Finding:
-    """*finding* about workers that died; a warning if a library crashed each after a fault in it.
+def _crashed_library(outcome: TrialFacts) -> str:
+    """The library that crashed each worker that died, after a fault in it; "" if none did.
 
-    For faults after which code in C can often do nothing else.
+    Only if memory or threads lacked: then code in C can often do nothing else.
     """
     hit = {firing.pid for firing in outcome.firings}
     libraries = [each.library for each in outcome.of(Crash)]
-    is_of_library = len(libraries) >= len(outcome.deaths) > 0 and all(libraries)
+    is_of_library = len(libraries) >= len(outcome.deaths) and all(libraries)
     is_of_fault = all(each.exitcode < 0 and each.pid in hit for each in outcome.deaths)
-    if finding.verdict is not Verdict.FAILED_UNCLEARLY or not (is_of_library and is_of_fault):
-        return finding
-    return replace(finding, library=", ".join(dict.fromkeys(libraries)))
+    is_lacking = outcome.has_fired(faults.MemoryExhaustion, faults.ThreadExhaustion)
+    is_to_blame = is_of_library and is_of_fault and is_lacking
+    return ", ".join(dict.fromkeys(libraries)) if is_to_blame else ""
 
 
 def died_of_unreadable_page(outcome: TrialFacts) -> bool:

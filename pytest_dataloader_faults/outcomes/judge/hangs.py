@@ -11,13 +11,15 @@ from pytest_dataloader_faults.outcomes.records import TrialFacts
 from pytest_dataloader_faults.outcomes.stages import RECOVERY, Activity, Phase, Stage
 from pytest_dataloader_faults.outcomes.text import OURS, PYTHON, pluralize
 
-_PROCESS = re.compile(r"^Process (\d+) \(.*\n((?:(?!Process \d).*\n?)*)", re.MULTILINE)
+_PROCESS = re.compile(r"^Process (\d+) (\(.*)\n((?:(?!Process \d).*\n?)*)", re.MULTILINE)
+"""The id, the state and the threads of a process, as it writes them at the deadline."""
 _THREAD = re.compile(r"^(?:Current thread|Thread) .*\n((?:  .*\n?)*)", re.MULTILINE)
 _FRAME = re.compile(r'^  File "(.*)", line (\d+) in (.*)$', re.MULTILINE)
 _TORCH = re.compile(r".*/torch/utils/data/")
 _LOCK = re.compile(
-    rf"{re.escape(PYTHON)}(threading|queue|concurrent/futures/\w+|multiprocessing/pool)\.py"
+    rf'  File "{re.escape(PYTHON)}(threading|queue|concurrent/futures/\w+|multiprocessing/pool)\.py'
 )
+"""The innermost frame of a thread that waits for another one."""
 _IN_WORKER = re.compile(r'/torch/utils/data/_utils/worker\.py", line \d+ in _worker_loop')
 _STARTED = re.compile(rf'"{re.escape(PYTHON)}threading\.py", line \d+ in _bootstrap$', re.MULTILINE)
 _LOADER_THREAD = re.compile(
@@ -32,54 +34,44 @@ _LIBRARY = re.compile(
 )
 
 
+def _processes(outcome: TrialFacts) -> list[tuple[int, str, list[str]]]:
+    """The id and the state of each process at the deadline, and the frames of its threads."""
+    processes = _PROCESS.findall(outcome.end.stacks)
+    return [(int(pid), state, _THREAD.findall(threads)) for pid, state, threads in processes]
+
+
 def dataset_lines(outcome: TrialFacts) -> Iterator[tuple[int, str]]:
     """The processes whose threads were at a line of the dataset, each with that line."""
-    for pid, threads in _PROCESS.findall(outcome.end.stacks):
-        places = (_place(frames) for frames in _THREAD.findall(threads))
-        yield from ((int(pid), place) for place in places if place)
-
-
-def waits_for_thread(outcome: TrialFacts) -> bool:
-    """Whether *outcome* hung in the dataset's code, in a lock or a queue of threads.
-
-    If the fork lost threads, a worker may also poll for them.
-    """
-    return bool(_waiting_lines(outcome))
+    for pid, _, threads in _processes(outcome):
+        yield from ((pid, place) for place in map(_place, threads) if place)
 
 
 def _waiting_lines(outcome: TrialFacts) -> list[str]:
+    """The lines of the dataset's code that hung in a lock or a queue of threads.
+
+    If the fork lost threads, a worker may also poll for them.
+    """
     if not outcome.timed_out:
         return []
-    polls = (_PAUSE,) if has_threads_left_behind(outcome) else ()
-    processes = map(_title_and_threads, _split_processes(outcome))
+    calls = ("futex", _PAUSE) if has_threads_left_behind(outcome) else ("futex",)
     lines = (
         _place(frames)
-        for title, threads in processes
+        for _, state, threads in _processes(outcome)
         for frames in threads
-        if _is_in_lock(frames) or any(each in title for each in ("futex", *polls))
+        if _LOCK.match(frames) or any(call in state for call in calls)
     )
     return sorted({line for line in lines if line})
 
 
-def _split_processes(outcome: TrialFacts) -> list[str]:
-    return re.split(r"\n(?=Process \d+ )", outcome.end.stacks)
-
-
-def _title_and_threads(process: str) -> tuple[str, list[str]]:
-    title, _, threads = process.lstrip("\n").partition("\n")
-    return title, _THREAD.findall(threads)
-
-
-def _is_in_lock(frames: str) -> bool:
-    (path, *_), *_ = _FRAME.findall(frames) or [("",)]
-    return bool(_LOCK.match(path))
-
-
 def has_threads_left_behind(outcome: TrialFacts) -> bool:
     """Whether the main process has threads of the dataset, and its workers were forked."""
-    processes = (each for each in _split_processes(outcome) if not _IN_WORKER.search(each))
-    threads = (frames for each in processes for frames in _title_and_threads(each)[1])
-    is_left = any(_STARTED.search(each) and not _LOADER_THREAD.search(each) for each in threads)
+    processes = (threads for _, _, threads in _processes(outcome))
+    main = (threads for threads in processes if not any(map(_IN_WORKER.search, threads)))
+    is_left = any(
+        _STARTED.search(frames) and not _LOADER_THREAD.search(frames)
+        for threads in main
+        for frames in threads
+    )
     return is_left and _is_forked(outcome)
 
 
@@ -88,10 +80,13 @@ def _sleeping_processes(outcome: TrialFacts) -> tuple[int, ...]:
     return outcome.end.at_deadline.asleep if outcome.end.at_deadline else ()
 
 
+def _activity(outcome: TrialFacts) -> Activity | None:
+    return outcome.end.at_deadline.activity if outcome.end.at_deadline else None
+
+
 def makes_progress(outcome: TrialFacts) -> bool:
     """Whether batches were delivered, or files were read."""
-    at_deadline = outcome.end.at_deadline
-    return at_deadline is not None and at_deadline.activity in (Activity.DELIVERS, Activity.READS)
+    return _activity(outcome) in (Activity.DELIVERS, Activity.READS)
 
 
 def describe_deadline(outcome: TrialFacts) -> str:
@@ -107,20 +102,17 @@ def describe_activity(outcome: TrialFacts, *, has_dataset: bool = True) -> str:
 
     *has_dataset*: whether it got as far as having its dataset.
     """
-    activity = outcome.end.at_deadline and outcome.end.at_deadline.activity
-    batches, process = _describe_batches(outcome), "a worker" if has_dataset else "it"
+    activity, process = _activity(outcome), "a worker" if has_dataset else "it"
+    delivered = f"{_describe_batches(outcome)} delivered"
     if activity is Activity.DELIVERS:
-        return f": {batches} delivered, and the epoch was still making progress"
+        return f": {delivered}, and the epoch was still making progress"
     lines = _waiting_lines(outcome) if has_threads_left_behind(outcome) else []
     if lines and not outcome.fired:
-        at = " and at ".join(lines)
-        return (
-            f": a worker waits at {at}, probably for a thread that exists only in the main process"
-        )
+        thread = "probably for a thread that exists only in the main process"
+        return f": a worker waits at {' and at '.join(lines)}, {thread}"
     if activity is Activity.READS:
-        if not has_dataset:
-            return ": it was still reading"
-        return f": {batches} delivered, and the workers were still reading"
+        is_reading = f"{delivered}, and the workers were" if has_dataset else "it was"
+        return f": {is_reading} still reading"
     if activity is Activity.SLEEPS:
         sleepers = _sleeping_processes(outcome)
         lines = sorted({line for pid, line in dataset_lines(outcome) if pid in sleepers})
@@ -136,10 +128,8 @@ def _describe_batches(outcome: TrialFacts) -> str:
     epoch = outcome.recovery if outcome.phase == RECOVERY else None
     if outcome.phase == Phase(Stage.EPOCH, len(outcome.epochs)):
         epoch = outcome.epochs[-1]
-    count = len(epoch.delivered) if epoch else 0
-    if outcome.loader.batches:
-        return f"{count} of {pluralize(outcome.loader.batches, 'batch')}"
-    return pluralize(count, "batch")
+    count, batches = len(epoch.delivered) if epoch else 0, outcome.loader.batches
+    return f"{count} of {pluralize(batches, 'batch')}" if batches else pluralize(count, "batch")
 
 
 def _is_forked(outcome: TrialFacts) -> bool:
@@ -207,10 +197,7 @@ def hangs_at(outcome: TrialFacts, known_places: Container[str]) -> bool:
 
 def was_computing(outcome: TrialFacts) -> bool:
     """Whether it computed, or retried without a pause, at its deadline: it may have a limit."""
-    at_deadline = outcome.end.at_deadline
-    return (
-        outcome.timed_out and at_deadline is not None and at_deadline.activity is Activity.COMPUTES
-    )
+    return outcome.timed_out and _activity(outcome) is Activity.COMPUTES
 
 
 def loader_timed_out(outcome: TrialFacts) -> bool:
@@ -273,18 +260,17 @@ _BY_ACTIVITY = {
 """Without any activity, the verdict is the cause."""
 
 
-def likely_cause(outcome: TrialFacts, *, in_lock: bool, after_one: bool) -> Cause | None:
+def likely_cause(outcome: TrialFacts, *, after_one: bool) -> Cause | None:
     """The likely cause of a hang; None if there was no activity, so that only the verdict is known.
 
-    *in_lock*: whether it ``waits_for_thread``. *after_one*: whether the main process read a sample
-    before its workers started.
+    *after_one*: whether the main process read a sample before its workers started.
     """
     if not outcome.fired and _is_forked(outcome):
-        if in_lock:
+        if _waiting_lines(outcome):
             return _LOST_THREAD if has_threads_left_behind(outcome) else _LOCKS
         if after_one:
             return _AFTER_READ
-    activity = outcome.end.at_deadline and outcome.end.at_deadline.activity
+    activity = _activity(outcome)
     if activity is Activity.SLEEPS and not outcome.fired:  # No operation failed.
         return None
     return _BY_ACTIVITY.get(activity) if activity else None
