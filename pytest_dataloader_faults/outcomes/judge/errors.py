@@ -36,13 +36,12 @@ from pytest_dataloader_faults.faults.globs import is_address, is_excluded
 from pytest_dataloader_faults.outcomes import chains, error_text
 from pytest_dataloader_faults.outcomes.chains import Raised
 from pytest_dataloader_faults.outcomes.contract import Cause, Contract, Finding, Verdict
-from pytest_dataloader_faults.outcomes.error_text import describe_fault
+from pytest_dataloader_faults.outcomes.error_text import Occurrence, describe_fault
 from pytest_dataloader_faults.outcomes.fault_facts import occurrences
 from pytest_dataloader_faults.outcomes.judge.allowed import may_be_damaged
 from pytest_dataloader_faults.outcomes.records import Crash, TrialFacts, WorkerDeath
 from pytest_dataloader_faults.outcomes.stages import RECOVERY, START
 
-_FILE_PATH = "file's path"
 _CHAIN = ". Chain it to the original exception (raise ... from error)"
 _RAISE_FROM = f"{_CHAIN}, or include the {{}} in its message"
 _DROPPED_BY_READER = (
@@ -85,11 +84,10 @@ _NO_ORIGINAL = (
     " np.fromfile and scipy.io.wavfile.read do: read the bytes with open()"
 )
 _WROTE_BEYOND_END = ". The dataset opened the file for writing, and wrote to it beyond its end"
-_ORIGINAL = "original error"
 _SAY_WHAT = ". Say in its message what is wrong, or include the {}"
 _CANNOT_BE_REBUILT = (
-    ": the exception's class cannot be rebuilt from its message. torch rebuilds the exception of"
-    " a worker from its text, and its __str__ then raises {}, so path and reason are lost. Catch it"
+    ": the exception's class cannot be rebuilt from its message. torch rebuilds the exception of a"
+    " worker from its text, and its __str__ then raises {}, so path and reason are lost. Catch it"
     " in the dataset, and raise an exception of another class: raise OSError(str(error)) from error"
 )
 _OF_SQLITE = (
@@ -132,11 +130,8 @@ _ERROR = re.compile(r"^(?:\w+\.)*\w*(?:Error|Exception): .*", re.MULTILINE)
 _OF_DEAD_PEER = re.compile(r"Connection(Reset|Refused|Aborted)Error|BrokenPipeError|EOFError")
 """What a process prints when another one that it was connected to has died."""
 _DIED = re.compile(r"exited unexpectedly|is killed by signal")
-_UNSET = ("UnboundLocalError", "NameError")
-"""The errors of a variable that was never set."""
 _START = re.compile(r"clone3?|v?fork")
 """The calls that start a thread or a process."""
-_RECURSION = RecursionError.__name__
 _MISTAKES = (
     *(TypeError, AttributeError, NameError, IndexError, AssertionError),
     *(ArithmeticError, RecursionError),
@@ -161,7 +156,6 @@ _OF_READER = ". {}() does not name the file: catch its error, and raise OSError(
 _SAMPLE = r"(?i:sample|index|idx|item|record|row|example|entry|element|#)\W{0,3}"
 _LEAST_STEM = 3
 """A shorter stem is in a message by chance, such as the 1 of 1.jpg."""
-_SILENT = ("SystemExit", "KeyboardInterrupt")
 _FROM_WORKER = "in DataLoader worker process"
 """In the message of each exception that torch raises for a worker."""
 _NOT_BY_FAULT = ", which no fault sent; another process or the kernel's OOM killer did (see dmesg)"
@@ -173,38 +167,45 @@ def find_unclear_error(outcome: TrialFacts, contract: Contract) -> Finding | Non
     if raised is None or not outcome.fired or may_be_damaged(outcome, contract):
         return None
     if death := next((each for each in outcome.deaths if not _is_clear(outcome, each)), None):
-        sentence = f"{death}{_explain_death(outcome, death)}{last_printed_error(outcome)}"
-        return Finding(
-            Verdict.FAILED_UNCLEARLY,
-            sentence,
-            _cause_of_death(outcome, death),
-            library=_crashed_library(outcome),
-        )
-    happened = occurrences(outcome.faults)
-    text = _visible_text(raised)
-    is_clear = (
-        error_text.explains_fault(text, happened)
-        or _reports_program(outcome, text)
-        or _names_sample(outcome, raised)
-    )
-    if not (outcome.deaths or is_clear):
-        printed = dropped_batch_cause(outcome) or last_printed_error(outcome)
-        printed = printed or (_WROTE_BEYOND_END if lengthens_data(outcome) else "")
-        name = _class_name(raised)
-        sentence = f"{name} does not say that {_describe_occurrences(happened)}"
-        misleading = _describe_misleading_text(raised.text, happened)
-        is_unread = _is_of_unread_image(raised)
-        if is_unread or raised.type == _RECURSION:
-            cause = _UNREAD_IMAGE if is_unread else _RECURSES
-            return Finding(Verdict.FAILED_UNCLEARLY, sentence + misleading, cause)
-        advice = printed or _advice(raised, happened, elsewhere=_is_elsewhere(outcome))
-        return Finding(
-            Verdict.FAILED_UNCLEARLY, sentence + misleading + advice, library=_library_of(raised)
-        )
-    if contract.names_file and not _names_file(raised, happened):
+        return _describe_death(outcome, death)
+    hits = occurrences(outcome.faults)
+    if not (outcome.deaths or _explains_cause(outcome, raised, hits)):
+        return _describe_error(outcome, raised, hits)
+    if contract.names_file and not _names_file(raised, hits):
         sentence = f"{raised.type} does not name the file, as the contract promises (names_file)"
         return Finding(Verdict.FAILED_UNCLEARLY, sentence)
     return None
+
+
+def _describe_error(outcome: TrialFacts, raised: Raised, hits: list[Occurrence]) -> Finding:
+    sentence = f"{_class_name(raised)} does not say that {_describe_occurrences(hits)}"
+    if claim := error_text.find_other_cause(raised.text, hits):
+        sentence += f", but blames {claim!r}, which is not the cause"
+    elif chains.related_lines(raised.text) != chains.exception_lines(raised.text):
+        sentence += ", and was raised by accident while that error was being handled"
+    if _is_of_unread_image(raised):
+        return Finding(Verdict.FAILED_UNCLEARLY, sentence, _UNREAD_IMAGE)
+    if raised.type == RecursionError.__name__:
+        return Finding(Verdict.FAILED_UNCLEARLY, sentence, _RECURSES)
+    printed = dropped_batch_cause(outcome) or last_printed_error(outcome)
+    printed = printed or (_WROTE_BEYOND_END if lengthens_data(outcome) else "")
+    sentence += printed or _advice(outcome, raised, hits)
+    return Finding(Verdict.FAILED_UNCLEARLY, sentence, library=_library_of(raised))
+
+
+def _explains_cause(outcome: TrialFacts, raised: Raised, hits: list[Occurrence]) -> bool:
+    """Whether a user can see the cause of the error.
+
+    Python does not print the causes of an exit. The message about a factory that does not return a
+    dataset is the trial's, not the dataset's.
+    """
+    text = raised.message if raised.type in ("SystemExit", "KeyboardInterrupt") else raised.text
+    text = "" if raised.type == UnusableDatasetError.__name__ else text
+    if error_text.explains_fault(text, hits):
+        return True
+    return not error_text.find_other_cause(raised.text, hits) and (
+        _reports_program(outcome, text) or _names_sample(outcome, raised)
+    )
 
 
 def _class_name(raised: Raised) -> str:
@@ -224,19 +225,17 @@ def _names_sample(outcome: TrialFacts, raised: Raised) -> bool:
 
     That explains a bad file, but not a lack of memory, of threads or of descriptors.
     """
-    happened = occurrences(outcome.faults)
-    is_of_user = not raised.library and chains.ends_at_raise(raised.text)
-    if not is_of_user or error_text.find_other_cause(raised.text, happened):
+    if raised.library or not chains.ends_at_raise(raised.text):
         return False
     lines = chains.chained_lines(raised.text).split("\n")
     text = "\n".join(line for line in lines if _FROM_WORKER not in line)
     of_files = (each for each in outcome.faults if faults.has_files(each.fault))
     firings = [firing for each in of_files for firing in each.firings if firing.path]
     paths = {firing.path for firing in firings if firing.path}
-    names = {os.path.splitext(os.path.basename(path))[0] for path in paths}
-    names = {name for name in names if len(name) >= _LEAST_STEM}
-    names |= {"/".join(os.path.dirname(path).split("/")[-2:]) for path in paths}
+    stems = {os.path.splitext(os.path.basename(path))[0] for path in paths}
+    folders = {"/".join(os.path.dirname(path).split("/")[-2:]) for path in paths}
     samples = {firing.sample for firing in firings if firing.sample is not None}
+    names = [*(stem for stem in stems if len(stem) >= _LEAST_STEM), *folders]
     words = [*map(re.escape, names), *(f"{_SAMPLE}{number}" for number in samples)]
     return any(re.search(rf"(?<!\w){each}(?!\w)", text) for each in words)
 
@@ -271,28 +270,16 @@ def died_of_unreadable_page(outcome: TrialFacts) -> bool:
     return is_in_constructor and is_of_disk and maps
 
 
-def _visible_text(raised: Raised) -> str:
-    """The text of the error that a user sees. Python does not print the causes of an exit.
-
-    The message about a factory that does not return a dataset is the trial's, not the dataset's.
-    """
-    if raised.type in _SILENT:
-        return raised.message
-    return "" if raised.type == UnusableDatasetError.__name__ else raised.text
-
-
 def _reports_program(outcome: TrialFacts, text: str) -> bool:
     """Whether *text* names a program that met the fault, or says how one ended.
 
     Nobody but that program knows more. A process that runs Python can raise an exception.
     """
     programs = {each.program for each in outcome.firings if each.program}
-    others = [each for each in programs if not each.startswith("python")]
+    others = [re.escape(each) for each in programs if not each.startswith("python")]
     lines = chains.exception_lines(text)
-    if not others or error_text.find_other_cause(text, occurrences(outcome.faults)):
-        return False
-    is_named = any(re.search(rf"\b{re.escape(each)}\b", lines) for each in others)
-    return is_named or _PROGRAM_ENDED.search(lines) is not None
+    is_named = any(re.search(rf"\b{each}\b", lines) for each in others)
+    return is_named or (bool(others) and _PROGRAM_ENDED.search(lines) is not None)
 
 
 def find_explaining_deaths(outcome: TrialFacts) -> tuple[WorkerDeath, ...]:
@@ -302,94 +289,59 @@ def find_explaining_deaths(outcome: TrialFacts) -> tuple[WorkerDeath, ...]:
     return () if is_sent else outcome.deaths
 
 
-def _describe_occurrences(happened: list[error_text.Occurrence]) -> str:
-    """What *happened*, as the dataset saw it: the errnos, or the state of a file or a worker."""
-    hidden = [each for each in happened if each.is_of_folder and each.fault.hides_file]
-    numbers = sorted({each.fault.errno for each in happened if each not in hidden} - {0})
+def _describe_occurrences(hits: list[Occurrence]) -> str:
+    """What happened, as the dataset saw it: the errnos, or the state of a file or a worker."""
+    hidden = [each for each in hits if each.is_of_folder and each.fault.hides_file]
+    numbers = sorted({each.fault.errno for each in hits if each not in hidden} - {0})
     errnos = ", ".join(f"[Errno {number}] {os.strerror(number)}" for number in numbers)
-    causes = [f"its cause is {errnos}"] if errnos else []
-    if hidden:  # No call has failed.
-        names = {os.path.basename(each.path) for each in hidden if each.path}
-        causes.append(f"{names.pop() if len(names) == 1 else 'a file'} is missing")
-    sentences = dict.fromkeys(
-        describe_fault(each.fault) for each in happened if not each.fault.errno
-    )
-    return " or ".join([*causes, *(_name_file(sentence, happened) for sentence in sentences)])
+    # No call has failed for a hidden file, nor by a fault without an errno.
+    happened = [("{} is missing", each.path) for each in hidden]
+    happened += [(describe_fault(each.fault), each.path) for each in hits if not each.fault.errno]
+    paths: dict[str, set[str]] = {sentence: set() for sentence, _ in happened}
+    for sentence, path in happened:
+        paths[sentence] |= {path} if path else set()
+    files = (os.path.basename(*each) if len(each) == 1 else "a file" for each in paths.values())
+    sentences = map(str.format, paths, files)
+    return " or ".join([*([f"its cause is {errnos}"] if errnos else []), *sentences])
 
 
-def _name_file(sentence: str, happened: list[error_text.Occurrence]) -> str:
-    """*sentence*, which says what a fault does, with the file that it *happened* to."""
-    without_errno = (each for each in happened if not each.fault.errno)
-    of_sentence = (each for each in without_errno if describe_fault(each.fault) == sentence)
-    paths = {each.path for each in of_sentence if each.path}
-    return sentence.format(os.path.basename(paths.pop()) if len(paths) == 1 else "a file")
-
-
-def _is_elsewhere(outcome: TrialFacts) -> bool:
-    """Whether the faults fired only in processes that the dataset started."""
+def _advice(outcome: TrialFacts, raised: Raised, hits: list[Occurrence]) -> str:
+    """What to do about an error that does not say what happened."""
+    text, is_single = raised.text, chains.has_single_exception(raised.text)
     pids = {each.pid for each in outcome.processes}
-    return bool(pids) and all(firing.pid not in pids for firing in outcome.firings)
-
-
-def _advice_by_error(
-    raised: Raised, happened: list[error_text.Occurrence], *, elsewhere: bool
-) -> str:
-    """What to do if the error itself shows what went wrong; otherwise ""."""
-    if _COLLATED_NONE.search(raised.text):
-        return _DROP_NONE
-    if raised.unprintable:
-        return _CANNOT_BE_REBUILT.format(raised.unprintable)
-    if error_text.false_class(raised.text, happened):
-        return _FALSE_CLASS
-    if elsewhere and _EXIT_STATUS.search(raised.text):
-        return _OF_COMMAND
-    if _SQLITE_ERROR.search(raised.text):
-        return _OF_SQLITE
-    return _CONTINUED if raised.type in _UNSET else ""
-
-
-def _identifier_of(path: str) -> str:
-    """By what a message should identify what has this *path*."""
-    return "server's address" if is_address(path) else _FILE_PATH
-
-
-def _advice(raised: Raised, happened: list[error_text.Occurrence], *, elsewhere: bool) -> str:
-    """What to do about the error; *elsewhere*: whether another process met the faults."""
-    if advice := _advice_by_error(raised, happened, elsewhere=elsewhere):
-        return advice
-    is_single = chains.has_single_exception(raised.text)
-    reader = _READER.findall(raised.text)
-    if reader and is_single and raised.library:
-        return _OF_READER.format(reader[-1])
-    identifiers = {_identifier_of(each.path) for each in happened if each.path} - {_FILE_PATH}
-    is_of_read = any(isinstance(each.fault, faults.ReadError) for each in happened)
-    if is_of_read and not identifiers and is_single and chains.ends_at_raise(raised.text) is False:
-        return _OF_STARTED_PROCESS if elsewhere else _DROPPED_BY_READER
-    chain = _RAISE_FROM if any(each.path for each in happened) else _CHAIN
-    has_original = any(each.fault.errno and not each.is_of_folder for each in happened)
-    advice = chain if has_original else _SAY_WHAT
-    if not identifiers and is_single:
-        starts = any(_START.fullmatch(each.call) for each in happened)
-        advice = _NO_ORIGINAL if is_of_read else _NO_START if starts else advice
-    missing = (
-        _FILE_PATH if any(each.path or not each.fault.errno for each in happened) else _ORIGINAL
+    is_elsewhere = bool(pids) and not any(each.pid in pids for each in outcome.firings)
+    is_of_server = any(each.path and is_address(each.path) for each in hits)
+    is_of_read = any(isinstance(each.fault, faults.ReadError) for each in hits)
+    is_local = is_single and not is_of_server
+    reader = (_READER.findall(text) or [""])[-1]
+    by_reader = _OF_STARTED_PROCESS if is_elsewhere else _DROPPED_BY_READER
+    rows = (
+        (_COLLATED_NONE.search(text), _DROP_NONE),
+        (raised.unprintable, _CANNOT_BE_REBUILT.format(raised.unprintable)),
+        (error_text.false_class(text, hits), _FALSE_CLASS),
+        (is_elsewhere and _EXIT_STATUS.search(text), _OF_COMMAND),
+        (_SQLITE_ERROR.search(text), _OF_SQLITE),
+        (raised.type in ("UnboundLocalError", "NameError"), _CONTINUED),
+        (reader and is_single and raised.library, _OF_READER.format(reader)),
+        (is_of_read and is_local and chains.ends_at_raise(text) is False, by_reader),
+        (is_of_read and is_local, _NO_ORIGINAL),
+        (is_local and any(_START.fullmatch(each.call) for each in hits), _NO_START),
+        (
+            any(each.fault.errno and not each.is_of_folder for each in hits),
+            _RAISE_FROM if any(each.path for each in hits) else _CHAIN,
+        ),
+        (True, _SAY_WHAT),
     )
-    return advice.format(next(iter(identifiers), missing))
+    has_file = any(each.path or not each.fault.errno for each in hits)
+    missing = "file's path" if has_file else "original error"
+    advice = next(advice for applies, advice in rows if applies)
+    return advice.format("server's address" if is_of_server else missing)
 
 
-def _describe_misleading_text(text: str, happened: list[error_text.Occurrence]) -> str:
-    """How *text* misleads its reader, as part of a sentence; empty if it does not."""
-    if claim := error_text.find_other_cause(text, happened):
-        return f", but blames {claim!r}, which is not the cause"
-    if chains.related_lines(text) != chains.exception_lines(text):
-        return ", and was raised by accident while that error was being handled"
-    return ""
-
-
-def _names_file(raised: Raised, happened: list[error_text.Occurrence]) -> bool:
+def _names_file(raised: Raised, hits: list[Occurrence]) -> bool:
     """Whether *raised* names one of the files; true if there is no file to name."""
     lines = chains.exception_lines(raised.text)
-    nameable = [each for each in happened if not error_text.ends_in_torch_error(each.fault)]
+    nameable = (each for each in hits if not error_text.ends_in_torch_error(each.fault))
     paths = [each.path for each in nameable if each.path]
     return not paths or any(error_text.mentions_path(lines, path) for path in paths)
 
@@ -404,23 +356,18 @@ def _is_clear(outcome: TrialFacts, death: WorkerDeath) -> bool:
     return death.exitcode == -signal.SIGBUS and may_be_clear
 
 
-def _cause_of_death(outcome: TrialFacts, death: WorkerDeath) -> Cause | None:
-    if death.exitcode >= 0:
-        return _ENDS_WORKER
-    return _MAPS_UNCHECKED if _is_in_truncated_mapping(outcome, death) else None
-
-
-def _is_in_truncated_mapping(outcome: TrialFacts, death: WorkerDeath) -> bool:
-    return death.exitcode == -signal.SIGBUS and outcome.has_fired(faults.TruncatedFile)
-
-
-def _explain_death(outcome: TrialFacts, death: WorkerDeath) -> str:
-    if _is_in_truncated_mapping(outcome, death):
-        return _TRUNCATED
-    if death.exitcode == -signal.SIGKILL:
-        return _NOT_BY_FAULT
-    cause = _describe_occurrences(occurrences(outcome.faults))
-    return f", and the loader's exception does not say that {cause}"
+def _describe_death(outcome: TrialFacts, death: WorkerDeath) -> Finding:
+    cause = _ENDS_WORKER if death.exitcode >= 0 else None
+    if death.exitcode == -signal.SIGBUS and outcome.has_fired(faults.TruncatedFile):
+        why, cause = _TRUNCATED, _MAPS_UNCHECKED
+    elif death.exitcode == -signal.SIGKILL:
+        why = _NOT_BY_FAULT
+    else:
+        happened = _describe_occurrences(occurrences(outcome.faults))
+        why = f", and the loader's exception does not say that {happened}"
+    sentence = f"{death}{why}{last_printed_error(outcome)}"
+    library = _crashed_library(outcome)
+    return Finding(Verdict.FAILED_UNCLEARLY, sentence, cause, library=library)
 
 
 def lengthens_data(outcome: TrialFacts) -> bool:
