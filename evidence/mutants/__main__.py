@@ -44,7 +44,9 @@ class Part(NamedTuple):
 _BATTERY = "tests/battery tests/corpus"
 _PLANS = "tests/battery/test_plans.py tests/battery/test_texts.py tests/battery/test_file_sizes.py"
 PARTS = {
-    "judge": Part(("outcomes/judge", "outcomes/chains.py"), ("tests/outcomes", _BATTERY)),
+    "judge": Part(
+        ("outcomes/judge", "outcomes/chains.py", "outcomes/leaks.py"), ("tests/outcomes", _BATTERY)
+    ),
     "comparison": Part(
         ("outcomes/agreement.py", "outcomes/reference.py", "_trial/samples"),
         ("tests/outcomes", "tests/trial", _BATTERY),

@@ -44,7 +44,7 @@ from pytest_dataloader_faults._engine.system.patience import Patience, has_ended
 from pytest_dataloader_faults._engine.worker.fetch_hooks import FetchListener, observe_fetches
 from pytest_dataloader_faults._trial import accelerator
 from pytest_dataloader_faults.outcomes import Resources, Stage
-from pytest_dataloader_faults.outcomes.growth import (
+from pytest_dataloader_faults.outcomes.leaks import (
     FEWEST_EPOCHS,
     TIMES_TO_CONFIRM,
     find_growth,

@@ -7,7 +7,7 @@ import itertools
 import os
 import re
 import signal
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from pytest_dataloader_faults import exceptions
@@ -131,35 +131,27 @@ def indent_rest(text: str) -> str:
 
 def to_plain(options: Mapping[str, Any]) -> dict[str, Any]:
     """*options* for JSON: other than plain values become ``{"code": ...}``."""
-    return {name: _to_plain_value(name, value) for name, value in options.items()}
+    plain = (type(None), bool, int, float, str)
+    return {
+        name: value if isinstance(value, plain) else {"code": _code_or_name(value, name)}
+        for name, value in options.items()
+    }
 
 
-def _to_plain_value(name: str, value: Any) -> Any:
-    """*value* itself, or its code: a name, a literal or, without either, the option's *name*."""
-    if value is None or isinstance(value, (bool, int, float, str)):
-        return value
-    identifier = _name_of(value)
-    if identifier.isidentifier():
-        return {"code": identifier}
-    text = format_value(value)
-    return {"code": text if _is_literal(text) else name}
-
-
-def _name_of(value: Any) -> str:
-    """The ``__name__`` of *value*, if it is a string: objects may have any attribute, or raise."""
+def _code_or_name(value: Any, name: str) -> str:
+    """The code of *value*: its name, a literal or, without either, the option's *name*."""
     try:
-        name = value.__name__
-    except Exception:  # noqa: BLE001  # whatever the user's class raises
-        return ""
-    return name if isinstance(name, str) else ""
-
-
-def _is_literal(text: str) -> bool:
+        identifier = value.__name__
+    except Exception:  # noqa: BLE001  # An object of the user's may raise anything.
+        identifier = None
+    if isinstance(identifier, str) and identifier.isidentifier():
+        return identifier
+    text = format_value(value)
     try:
         ast.literal_eval(text)
     except (ValueError, SyntaxError, MemoryError, RecursionError):
-        return False
-    return True
+        return name
+    return text
 
 
 def code(value: Any) -> str:
@@ -204,17 +196,12 @@ _CRASHED = re.compile(
 )
 """What faulthandler prints if a signal ends the process, and the stack of its current thread."""
 _LOADER = re.compile(rf".*/torch/utils/data/|{re.escape(OURS)}")
-_SOURCE = "    "
-"""The start of source lines below a frame of a traceback."""
+_PIECE = re.compile(r'^(?:  File ".*", line \d+, in .*(?:\n    .*)*|.*)$', re.MULTILINE)
+"""A frame of a traceback with its source, or any other line."""
+_OWN = re.compile(rf'  File "{re.escape(OURS)}')
 _LIBRARY = re.compile(
     rf"<|.*/(?:site|dist)-packages/|.*/torch/utils/data/|{re.escape(PYTHON)}|{re.escape(OURS)}"
 )
-
-
-def is_own_frame(line: str) -> bool:
-    """Whether *line* is a frame of this package."""
-    frame = _FRAME.match(line)
-    return frame is not None and frame["path"].startswith(OURS)
 
 
 def is_user_frame(line: str) -> bool:
@@ -246,33 +233,16 @@ def sort_for_reader(lines: Sequence[str]) -> list[str]:
     The user's frames come first in each stack of faulthandler, and this package's are omitted.
     """
     ordered: list[str] = []
-    for kind, group in itertools.groupby(_frames(lines), key=_kind):
-        frames = [frame for frame in group if not is_own_frame(frame[0])]
-        if kind == "stack":
-            frames.sort(key=lambda frame: not is_user_frame(frame[0]))
-        ordered += [line for frame in frames for line in frame]
-    return ordered
+    pieces = _PIECE.findall("\n".join(lines)) if lines else []
+    for of_stack, group in itertools.groupby(pieces, key=_is_of_stack):
+        kept = [each for each in group if not _OWN.match(each)]
+        ordered += sorted(kept, key=lambda each: not is_user_frame(each)) if of_stack else kept
+    return [line for piece in ordered for line in piece.split("\n")]
 
 
-def _frames(lines: Sequence[str]) -> Iterator[list[str]]:
-    """Each frame with the source below it, and every other line by itself."""
-    frame: list[str] = []
-    for line in lines:
-        if frame and line.startswith(_SOURCE) and _kind(frame) == "traceback":
-            frame.append(line)
-            continue
-        if frame:
-            yield frame
-        frame = [line]
-    if frame:
-        yield frame
-
-
-def _kind(frame: Sequence[str]) -> str:
-    match = _FRAME.match(frame[0])
-    if match is None:
-        return "text"
-    return "traceback" if match["comma"] else "stack"
+def _is_of_stack(piece: str) -> bool:
+    frame = _FRAME.match(piece)
+    return frame is not None and not frame["comma"]
 
 
 def limit_lines(lines: Sequence[str], limit: int) -> list[str]:

@@ -10,12 +10,12 @@ import torch
 from pytest_dataloader_faults._settings import DEADLINE
 from pytest_dataloader_faults.battery.checks import CHECKS
 from pytest_dataloader_faults.outcomes import Footprint, Pass
-from pytest_dataloader_faults.outcomes.growth import (
+from pytest_dataloader_faults.outcomes.leaks import (
     find_growth,
     is_constant,
+    judge_growth,
     steady_growth,
 )
-from pytest_dataloader_faults.outcomes.judge.leaks import judge_growth
 from pytest_dataloader_faults.outcomes.stages import DONE, Phase, Stage
 from support.applicability import refusal_of
 from support.datasets import Records

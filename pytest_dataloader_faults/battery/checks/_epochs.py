@@ -18,10 +18,14 @@ from pytest_dataloader_faults.outcomes import Outcome, Pass, Reference, Verdict
 from pytest_dataloader_faults.outcomes.agreement import Part
 from pytest_dataloader_faults.outcomes.chains import error_line
 from pytest_dataloader_faults.outcomes.contract import Cause, Finding
-from pytest_dataloader_faults.outcomes.growth import FEWEST_EPOCHS, TIMES_TO_CONFIRM, find_growth
 from pytest_dataloader_faults.outcomes.judge.draws import USED_UP
-from pytest_dataloader_faults.outcomes.judge.leaks import describe_growth
 from pytest_dataloader_faults.outcomes.judge.sharing import UNPICKLABLE
+from pytest_dataloader_faults.outcomes.leaks import (
+    FEWEST_EPOCHS,
+    TIMES_TO_CONFIRM,
+    describe_growth,
+    find_growth,
+)
 from pytest_dataloader_faults.outcomes.reference import ENOUGH_SAMPLES
 from pytest_dataloader_faults.outcomes.stages import DONE
 from pytest_dataloader_faults.outcomes.text import pluralize

@@ -20,7 +20,7 @@ from pytest_dataloader_faults.outcomes.judge.compare import (
     has_unknown_sample,
 )
 from pytest_dataloader_faults.outcomes.judge.expected import Expected
-from pytest_dataloader_faults.outcomes.judge.leaks import find_leak, judge_growth
+from pytest_dataloader_faults.outcomes.leaks import find_leak, judge_growth
 from pytest_dataloader_faults.outcomes.records import Pass, TrialFacts
 from pytest_dataloader_faults.outcomes.reference import Reference
 from pytest_dataloader_faults.outcomes.stages import (
