@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
 
 from pytest_dataloader_faults import faults as vocabulary
@@ -66,7 +66,7 @@ def explain_unfired(
     return None
 
 
-def _reasons(fault: FaultFacts, workers: Sequence[WorkerFacts]) -> Iterator[str]:
+def _reasons(facts: FaultFacts, workers: Sequence[WorkerFacts]) -> Iterator[str]:
     if not workers:
         yield (
             "no DataLoader worker was started while it was armed. Arm faults before iter(loader),"
@@ -74,21 +74,20 @@ def _reasons(fault: FaultFacts, workers: Sequence[WorkerFacts]) -> Iterator[str]
             " first iterator"
         )
         return
-    if fault.matched:
-        yield _explain_none_due(fault, len(workers))
-    else:
-        yield _explain_none_matched(fault.fault, workers)
-        counts = [(each.worker, each.fetches) for each in workers if each.worker is not None]
-        if counts:
-            fetched = ", ".join(f"worker {number}: {count}" for number, count in counts)
-            yield f"Batches fetched: {fetched}"
-        if hidden := unobserved_operations(workers):
-            yield f"Not visible to the engine: {hidden}"
-    if fault.matched:
+    if facts.matched:
+        yield _explain_none_due(facts, len(workers))
         return
-    if has_connections(fault.fault):
+    hints = _hints(facts.fault, workers)
+    yield ": ".join(filter(None, ["no operation matched it", next(filter(None, hints), "")]))
+    counts = [(each.worker, each.fetches) for each in workers if each.worker is not None]
+    if counts:
+        fetched = ", ".join(f"worker {number}: {count}" for number, count in counts)
+        yield f"Batches fetched: {fetched}"
+    if hidden := unobserved_operations(workers):
+        yield f"Not visible to the engine: {hidden}"
+    if has_connections(facts.fault):
         yield _list_connections(workers)
-    elif fault.fault.globs:
+    elif facts.fault.globs:
         yield _list_files(workers)
 
 
@@ -104,17 +103,19 @@ def _explain_none_due(facts: FaultFacts, workers: int) -> str:
     return f"{matched} none satisfied its triggers {triggers}. Pass a smaller value for nth"
 
 
-def _explain_none_matched(fault: Fault, workers: Sequence[WorkerFacts]) -> str:
-    hints = (hint(fault, workers) for hint in _HINTS)
-    return ": ".join(filter(None, ["no operation matched it", next(filter(None, hints), "")]))
-
-
-def _hint_other_workers(fault: Fault, workers: Sequence[WorkerFacts]) -> str:
+def _hints(fault: Fault, workers: Sequence[WorkerFacts]) -> Iterator[str]:
+    """Possible reasons why no operation matched *fault*, the most certain first."""
+    is_for_workers = fault.needs_worker or getattr(fault, "workers", None) is not None
+    main_files = (path for each in workers if each.worker is None for path in each.files)
+    if is_for_workers and any(map(GlobMatcher(fault.globs), main_files)):
+        yield "it fires in workers only, but the main process used the file"
     ids = {each.worker for each in workers if each.worker is not None}
     targets = getattr(fault, "workers", None) or (getattr(fault, "worker", None),)
-    if None in targets or ids & {*targets}:
-        return ""
-    return f"it targets workers {sorted(targets)}, but the loader's workers are {sorted(ids)}"
+    if None not in targets and not ids & {*targets}:
+        yield f"it targets workers {sorted(targets)}, but the loader's workers are {sorted(ids)}"
+    yield _hint_later_fetches(fault, workers)
+    yield _hint_globs(fault, [path for each in workers for path in (*each.files, *each.addresses)])
+    yield _hint_of_kind(fault, workers)
 
 
 def _hint_later_fetches(fault: Fault, workers: Sequence[WorkerFacts]) -> str:
@@ -131,15 +132,8 @@ def _hint_later_fetches(fault: Fault, workers: Sequence[WorkerFacts]) -> str:
     return f"it is due at a worker's fetch {at}, but {counts}. Pass a smaller value for at"
 
 
-def _hint_globs(fault: Fault, workers: Sequence[WorkerFacts]) -> str:
-    """What is wrong with globs that match none of the files that workers used."""
-    paths = {path for each in workers for path in (*each.files, *each.addresses)}
-    return explain_wrong_globs(fault, paths)
-
-
-def explain_wrong_globs(fault: Fault, paths: Iterable[str]) -> str:
-    """What is wrong with globs that match none of *paths*; "" if unknown."""
-    paths = tuple(paths)
+def _hint_globs(fault: Fault, paths: Collection[str]) -> str:
+    """What is wrong with globs that match none of the *paths* that workers used."""
     if any(map(GlobMatcher(fault.globs).means, paths)):
         return ""
     if braces := next((each for each in fault.globs if _BRACES.search(each)), None):
@@ -148,10 +142,8 @@ def explain_wrong_globs(fault: Fault, paths: Iterable[str]) -> str:
     if relative is None:
         return ""
     absolute = f"*/{relative.removeprefix('./')}"
-    would = any(map(GlobMatcher((absolute,)).means, paths))
-    return f"globs match absolute paths: {absolute!r} would match" + (
-        "" if would else " such a file"
-    )
+    file = "" if any(map(GlobMatcher((absolute,)).means, paths)) else " such a file"
+    return f"globs match absolute paths: {absolute!r} would match{file}"
 
 
 def _hint_of_kind(fault: Fault, workers: Sequence[WorkerFacts]) -> str:
@@ -183,24 +175,6 @@ def _explain_no_entry(fault: vocabulary.StrayEntry, listings: Iterable[str]) -> 
         return "no worker listed a matching folder"
     text = f"{printable(min(folders))} already contains such an entry"
     return f"{text}, or no file to copy" if fault.is_copy else text
-
-
-def _hint_constructor(fault: Fault, workers: Sequence[WorkerFacts]) -> str:
-    is_for_workers = fault.needs_worker or getattr(fault, "workers", None) is not None
-    main = next((each for each in workers if each.worker is None), None)
-    if main is None or not is_for_workers or not any(map(GlobMatcher(fault.globs), main.files)):
-        return ""
-    return "it fires in workers only, but the main process used the file"
-
-
-_HINTS: tuple[Callable[[Fault, Sequence[WorkerFacts]], str], ...] = (
-    _hint_constructor,
-    _hint_other_workers,
-    _hint_later_fetches,
-    _hint_globs,
-    _hint_of_kind,
-)
-"""Possible reasons why no operation matched a fault, the most certain first."""
 
 
 def _sum_counts(workers: Sequence[WorkerFacts], operation: str) -> Counter[str]:
