@@ -59,7 +59,7 @@ from pytest_dataloader_faults._trial.loaders import (
     renew,
     reraise_own_error,
 )
-from pytest_dataloader_faults._trial.process.sigchld import SigchldGuard
+from pytest_dataloader_faults._trial.process.deaths import WatchfulQueue, remove_handler
 from pytest_dataloader_faults._trial.samples.comparer import SampleComparer, record_batch
 from pytest_dataloader_faults._trial.samples.draws import Draw, record_draw
 from pytest_dataloader_faults.outcomes import Pass, Phase, Raised, Stage, WorkerDeath
@@ -115,7 +115,7 @@ class LoaderDriver(IteratorListener):
     after_batch: Callable[..., None] | None = None
 
     def __post_init__(self) -> None:
-        self._sigchld = SigchldGuard()
+        remove_handler()
         self._begun = weakref.WeakSet[Any]()
         """Iterators of torch's. One may be in a generator that the loader's author wrote."""
         self._phase = START
@@ -186,7 +186,8 @@ class LoaderDriver(IteratorListener):
         self._arrived.append((worker, draw, batch))
 
     def queue_of_batches(self, batches: Any, expected: Callable[[], list[Any]]) -> Any:
-        return self._sigchld.interruptible(batches, expected)
+        is_watchful = isinstance(batches, WatchfulQueue)
+        return batches if is_watchful else WatchfulQueue(batches, expected)
 
     def start(
         self,

@@ -42,7 +42,6 @@ USED_OF_TORCH = {
     f"{_UTILS}.signal_handling": {
         "_SIGCHLD_handler_set": "whether torch's handler is there",
         "_error_if_any_worker_fails": "raises for a worker that has died",
-        "_set_SIGCHLD_handler": "puts the handler there",
     },
     f"{_UTILS}.worker": {
         "ManagerWatchdog": "tells a worker that its parent is dead",

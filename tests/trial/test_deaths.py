@@ -4,13 +4,11 @@ import errno
 import multiprocessing
 import os
 import signal
-import time
 
 import pytest
 from torch.utils.data import Sampler, get_worker_info
 
 from pytest_dataloader_faults import run_trial
-from pytest_dataloader_faults._engine.system import patience
 from pytest_dataloader_faults.faults import TruncatedFile
 from support.datasets import Records, RecordStream
 from support.judging import judge_trial
@@ -80,36 +78,6 @@ def test_an_exit_with_status_0_is_a_death_too(records, reference):
     assert {each.exitcode for each in outcome.deaths} == {0}
     assert judgement.verdict == "failed_unclearly"
     assert "exited with status 0" in judgement.sentence
-
-
-class ExitsAtOnce(Records):
-    def __getitem__(self, index):
-        if get_worker_info().id == 0:
-            os._exit(0)
-        time.sleep(60)  # Until it is killed.
-
-
-def _kill_last_worker(pids):
-    """Kill a worker while an error is handled, as happens to the reader of /proc by chance."""
-    try:
-        raise ProcessLookupError(errno.ESRCH, "of the package's own code")
-    except ProcessLookupError:
-        *_, worker = sorted(multiprocessing.active_children(), key=lambda each: each.pid)
-        os.kill(worker.pid, signal.SIGKILL)
-        os.waitid(os.P_PID, worker.pid, os.WEXITED | os.WNOWAIT)
-        sum(range(1000))  # Bytecode at which a signal handler may run.
-    return {}
-
-
-def test_an_error_handled_when_a_worker_dies_is_no_part_of_the_failure(records):
-    def make():
-        patience._times_of = _kill_last_worker  # Only in the trial's own process.
-        return ExitsAtOnce(records)
-
-    outcome = run_trial(make, loader={"num_workers": 2})
-
-    assert "killed by signal: Killed" in outcome.exception.text
-    assert "ProcessLookupError" not in outcome.exception.text
 
 
 class FailsAtTheEnd(RecordStream):
