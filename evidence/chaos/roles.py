@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from pytest_dataloader_faults._engine.supervisor.start import NAME
 
-_SERVER = b"fork_server_main"
+_SERVER = b"process.fork_server"
 _PYTHONS_SERVER = b"multiprocessing.forkserver"
 _HELPERS = (b"resource_tracker", b"torch_shm_manager")
 

@@ -40,7 +40,7 @@ def test_a_fork_server_may_import_torch_first():
     """It is told from the workers that it has forked: those may not take so long."""
     # One write(2) each, or two processes mix their lines.
     code = "import os, time; os.write(1, b'%d\\n' % os.fork()); time.sleep(600)"
-    command = [sys.executable, "-c", code, "fork_server_main"]
+    command = [sys.executable, "-c", code, "process.fork_server"]
     with subprocess.Popen(command, stdout=subprocess.PIPE) as server:
         assert server.stdout
         forked = max(int(server.stdout.readline()), int(server.stdout.readline()))

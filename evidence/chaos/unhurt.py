@@ -33,7 +33,7 @@ _IN_A_SEARCH = 25
 _METHODS = ("fork", "fork", "fork", "forkserver")
 _KINDS = [OpenError, ReadError]
 """By which ``Zeros`` is found."""
-_LASTING = ("fork_server_main", "resource_tracker")
+_LASTING = ("process.fork_server", "resource_tracker")
 """Processes that stay until this one ends."""
 
 

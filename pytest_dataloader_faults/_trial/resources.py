@@ -1,10 +1,4 @@
-"""What processes have open, have started, take and leave [in the trial and in the warden].
-
-Some facts about what only looks like a leak. multiprocessing keeps a resource tracker, and a
-forkserver, for the life of the process, and a descriptor to each; torch may keep its shared memory
-manager. A dead child that was not waited for is a zombie, not a running process. A listing of /proc
-can miss a process whose parent dies at that moment, hence a second listing if the first one finds
-none. A descriptor that is closed during the listing raises ENOENT.
+"""What processes have open, and how much memory they use [in the trial].
 
 Some facts about memory that only looks lost. Private and proportional sizes (PSS, USS) of a forked
 worker grow by some 20 KiB with each epoch for dozens of epochs: reading an inherited object changes
@@ -25,24 +19,19 @@ are unmapped when freed; malloc_trim(3) returns the pages of small ones.
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
 import gc
 import os
-import resource
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
-import psutil
-
-from pytest_dataloader_faults._engine.supervisor.start import NAME as SUPERVISOR
 from pytest_dataloader_faults._engine.system import proc
-from pytest_dataloader_faults._engine.system.patience import Patience, has_ended
 from pytest_dataloader_faults._engine.worker.fetch_hooks import FetchListener, observe_fetches
 from pytest_dataloader_faults._trial import accelerator
+from pytest_dataloader_faults._trial.process.tree import running_commands
 from pytest_dataloader_faults.outcomes import Resources, Stage
 from pytest_dataloader_faults.outcomes.leaks import (
     FEWEST_EPOCHS,
@@ -52,108 +41,10 @@ from pytest_dataloader_faults.outcomes.leaks import (
 )
 from pytest_dataloader_faults.outcomes.records import Footprint
 
-_INFRASTRUCTURE = ("multiprocessing.resource_tracker", "multiprocessing.forkserver", "torch_shm")
-_CLEANERS = ("multiprocessing.resource_tracker", "torch_shm_manager")
-"""They end with their clients, and remove what their clients have left."""
-
-
-def trial_processes(server: tuple[int, int] | None) -> list[psutil.Process]:
-    """What is below this process, and what a fork server with its keeper, *server*, has started."""
-    return [
-        *psutil.Process().children(recursive=True),
-        *(_list_descendants(*server) if server else ()),
-    ]
-
-
-def _list_descendants(keeper: int, server: int) -> list[psutil.Process]:
-    with contextlib.suppress(psutil.NoSuchProcess):
-        children = psutil.Process(keeper).children(recursive=True)
-        return [each for each in children if each.pid != server]
-    return []
-
-
-def processes(server: tuple[int, int] | None = None, seconds: float = 1.0) -> dict[str, str]:
-    """Those of ``trial_processes`` that still run after *seconds*, as ``Patience`` counts them.
-
-    Helpers of torch and Python are left out.
-    """
-    if not has_children() and not (server and _list_descendants(*server)):
-        return {}
-    patience = Patience(seconds)
-    while (commands := _running(server) or _running(server)) and not patience.is_over(
-        map(int, commands)
-    ):
-        time.sleep(0.01)
-    return commands
-
 
 def look(stage: Stage, server: tuple[int, int] | None) -> Resources:
     """What this process has open, and what runs below it."""
-    return Resources(stage, proc.descriptor_links(), processes(server))
-
-
-def has_children() -> bool:
-    """Whether there are descendants; orphans are children of a subreaper, which this process is.
-
-    The kernel reports it at once and reliably; a listing of /proc takes 2 ms.
-    """
-    with contextlib.suppress(ChildProcessError):
-        os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
-        return True
-    return False
-
-
-def end_session(leader: int, seconds: float, grace: float = 0.0) -> None:
-    """End what the process *leader* has started; cleaners end by themselves with the others.
-
-    Wait for each for *seconds* at most. Those that end within *grace* seconds are not killed.
-    """
-    members = list(_session_of(leader))
-    for process in members:
-        with contextlib.suppress(psutil.Error):
-            if not has_ended(process.pid, grace) and not is_cleaner(process):
-                process.kill()
-    for process in members:
-        has_ended(process.pid, seconds)
-
-
-def is_cleaner(process: psutil.Process) -> bool:
-    """Whether *process* removes what others have left, and ends with them."""
-    with contextlib.suppress(psutil.Error):
-        command = " ".join(process.cmdline())
-        return any(name in command for name in _CLEANERS)
-    return False
-
-
-def _session_of(leader: int) -> Iterator[psutil.Process]:
-    """The processes of a session.
-
-    ``psutil.process_iter`` may return its object for a dead process if the pid was reused, and that
-    object refuses to kill the new process.
-    """
-    for pid in psutil.pids():
-        with contextlib.suppress(psutil.NoSuchProcess, ProcessLookupError, PermissionError):
-            if os.getsid(pid) == leader:
-                yield psutil.Process(pid)
-
-
-def _running(server: tuple[int, int] | None) -> dict[str, str]:
-    commands = {}
-    for process in trial_processes(server):
-        try:
-            command = " ".join(process.cmdline()) or process.name()
-            zombie = process.status() == psutil.STATUS_ZOMBIE
-            is_own = process.name() == SUPERVISOR
-        except psutil.NoSuchProcess:
-            continue
-        if not (zombie or is_own or is_infrastructure(command)):
-            commands[str(process.pid)] = command[:200]
-    return commands
-
-
-def is_infrastructure(command: str) -> bool:
-    """Whether a command line is one of multiprocessing's or torch's helpers."""
-    return any(name in command for name in _INFRASTRUCTURE)
+    return Resources(stage, proc.descriptor_links(), running_commands(server))
 
 
 _ENOUGH_SECONDS = 0.5
@@ -258,12 +149,3 @@ class FootprintSampler:
             "threads": len(proc.threads(pid)),
             "newly_open": max(added, key=added.__getitem__, default=""),
         }
-
-
-def limit_descriptors(count: int | None) -> None:
-    """Allow *count* more descriptors than are open, here and in processes started from here."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if count is not None:
-        room = max(proc.descriptors("self")) + 1 + count
-        limit = room if soft == resource.RLIM_INFINITY else min(soft, room)
-        resource.setrlimit(resource.RLIMIT_NOFILE, (limit, hard))

@@ -52,7 +52,7 @@ from pytest_dataloader_faults._trial.journal import (
     ReferenceTaken,
     refusal,
 )
-from pytest_dataloader_faults._trial.process.environment import FreeResources
+from pytest_dataloader_faults._trial.process.environment import FreeResources, limit_descriptors
 from pytest_dataloader_faults._trial.samplers import (
     count_batches_of_worker,
     count_samples,
@@ -111,7 +111,7 @@ def run(
     the workers are started by, if there is one. *fired*: how many faults have fired.
     """
     free = FreeResources.now()
-    resources.limit_descriptors(job.options.descriptors)
+    limit_descriptors(job.options.descriptors)
     torch.set_num_threads(1)  # A forked copy of OpenMP's thread pool lacks the threads.
     seed_everything(job.settings.seed)
     try:

@@ -169,5 +169,5 @@ def _run(
     os._exit(status)
 
 
-PRELOADED = "fork_server_main"
+PRELOADED = "process.fork_server"
 """In the command line of the process that imports torch for workers from a fork server."""

@@ -20,8 +20,9 @@ from pytest_dataloader_faults import Outcome, check_dataset, run_trial
 from pytest_dataloader_faults._engine.system import temporary
 from pytest_dataloader_faults._settings import Settings
 from pytest_dataloader_faults._settings.jobs import TrialJob, TrialOptions
-from pytest_dataloader_faults._trial import resources, run_trial_job
+from pytest_dataloader_faults._trial import run_trial_job
 from pytest_dataloader_faults._trial.factory import takes_folder
+from pytest_dataloader_faults._trial.process.tree import is_infrastructure
 from pytest_dataloader_faults.exceptions import (
     CheckFailedError,
     HarnessError,
@@ -379,4 +380,4 @@ def test_what_is_mounted_below_a_folder_stays(tmp_path):
     ],
 )
 def test_helpers_of_multiprocessing_are_no_leak(command, expected):
-    assert resources.is_infrastructure(command) is expected
+    assert is_infrastructure(command) is expected

@@ -30,8 +30,13 @@ from pytest_dataloader_faults.outcomes.text import PYTHON
 _LATE = ("torch.nested._internal.nested_tensor", "numpy.random")
 FOR_LOADER = ("torch.profiler._cupti_monitor",)
 """What each main process would import if pytest's process had not."""
-FOR_FORK_SERVER = ("torch.utils.data", "pytest_dataloader_faults._engine.worker.arm", *_LATE)
-"""What each worker from a fork server would import, if the server had not."""
+FOR_FORK_SERVER = (
+    "torch.utils.data",
+    "pytest_dataloader_faults._engine.worker.arm",
+    "pytest_dataloader_faults._trial.process.tree",
+    *_LATE,
+)
+"""What each worker from a fork server, or the server's keeper, would import."""
 
 _INSTALLED = re.compile(r"(.*/(?:site|dist)-packages)/(([^/.]+).*)", re.DOTALL)
 

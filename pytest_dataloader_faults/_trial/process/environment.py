@@ -279,3 +279,12 @@ def _describe_free_space(folder: str, room: os.statvfs_result) -> str:
 
 def _size(count: int) -> str:
     return f"{count >> 10} KiB" if count < _BYTES else f"{count >> 20} MiB"
+
+
+def limit_descriptors(count: int | None) -> None:
+    """Allow *count* more descriptors than are open, here and in processes started from here."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if count is not None:
+        room = max(proc.descriptors("self")) + 1 + count
+        limit = room if soft == resource.RLIM_INFINITY else min(soft, room)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (limit, hard))

@@ -1,37 +1,49 @@
-"""One fork server for all trials of this process [runs in pytest].
+"""One fork server for each trial of this process, from a process that has imported torch once.
 
 Some facts about workers that are started by "forkserver". multiprocessing starts its server where
 the first one is needed, which is in each trial again, since a server that pytest had started would
 have its workers outside of the trial's tree. A server that imports torch takes a second. So one
-process imports torch once per session, and forks a server for each trial. What that server starts
-is not below the trial's warden: so it has its own keeper, a subreaper, which ends all of it once
-the warden closes a socket or dies. The keeper has the trial's environment variables, working
-directory and limit of descriptors: those of the process that has torch may be old. multiprocessing
-gives a worker the rest (multiprocessing/spawn.py, get_preparation_data).
+process, the preloaded one, imports torch once per session, and forks a server for each trial. What
+that server starts is not below the trial's warden: so it has its own keeper, a subreaper, which
+ends all of it once the warden closes a socket or dies. The keeper has the trial's environment
+variables, working directory and limit of descriptors: those of the preloaded process may be old.
+multiprocessing gives a worker the rest (multiprocessing/spawn.py, get_preparation_data).
 """
 
 from __future__ import annotations
 
 import atexit
 import contextlib
+import inspect
 import json
 import multiprocessing
 import os
 import resource
+import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Iterable, Iterator
-from multiprocessing import forkserver, spawn, util
-from typing import Any, NamedTuple
+import traceback
+from collections.abc import Iterator
+from multiprocessing import current_process, forkserver, spawn, util
+from typing import Any, NamedTuple, NoReturn
 
 from pytest_dataloader_faults._engine.system import temporary
+from pytest_dataloader_faults._engine.system.imports import FOR_FORK_SERVER, import_late_modules
+from pytest_dataloader_faults._engine.system.libc import Prctl, end_with_parent, prctl
 from pytest_dataloader_faults._engine.system.ownership import OwnedDescriptor
-from pytest_dataloader_faults._engine.system.patience import has_ended, ready_in_time
-from pytest_dataloader_faults._engine.system.processes import main_code
+from pytest_dataloader_faults._engine.system.patience import ready_in_time
+from pytest_dataloader_faults._engine.system.processes import (
+    LONGEST_WAIT,
+    accept_signals,
+    fork,
+    main_code,
+    wait_until_readable,
+)
+from pytest_dataloader_faults._engine.system.temporary import AnonymousFile, SharedMemoryCleaner
 from pytest_dataloader_faults._settings.jobs import Job, ReferenceJob
+from pytest_dataloader_faults._trial.process.environment import limit_descriptors
 
-_MAIN = "pytest_dataloader_faults._trial.process.fork_server_main"
 _KEY_LENGTH = 32
 """Bytes; multiprocessing demands this many."""
 _PATIENCE = 60.0
@@ -43,16 +55,16 @@ _LONGEST = 64
 class TrialServer(NamedTuple):
     """The fork server of one trial.
 
-    *pids*: those of the keeper and of the server. *address*: of the socket for requests. *key*:
-    what its clients prove to have, from Python 3.14 on. *alive*: a descriptor that each client of
-    the server holds. *warden_socket*: the socket that the warden lets go of.
+    *address*: of the socket for requests. *key*: what its clients prove to have, from Python 3.14
+    on. *alive*: a descriptor that each client of the server holds. *warden_socket*: the socket that
+    the warden lets go of. *pids*: those of the keeper and of the server.
     """
 
-    pids: tuple[int, int]
     address: str
     key: bytes
     alive: int
     warden_socket: socket.socket
+    pids: tuple[int, int] = (0, 0)
 
     def use(self) -> None:
         """Have multiprocessing start workers from it [in the trial's process]."""
@@ -71,7 +83,7 @@ class TrialServer(NamedTuple):
         ready_in_time([self.warden_socket.fileno()], _END_PATIENCE, self.pids)
 
     def close(self) -> None:
-        """Let go of it; the keeper, unless it was killed, ends what is left."""
+        """Close the connection. The keeper, unless it was killed, then ends what is left."""
         os.close(self.alive)
         self.warden_socket.close()
         temporary.remove(os.path.dirname(self.address))
@@ -83,31 +95,11 @@ _started: list[_Preloaded] = []
 """The preloaded processes that this process has started; the last one may run."""
 
 
-def _is_needed(job: Job) -> bool:
-    """Whether the loader of *job* starts its workers by a fork server, as far as *job* shows."""
-    method = method_of(job.loader.get("multiprocessing_context"))
-    return method == "forkserver" and not isinstance(job, ReferenceJob)
-
-
 def begin() -> None:
     """Import torch for future workers, while this process does something else."""
     with contextlib.suppress(OSError):  # The trial that needs it will report it.
         if not _started:
             _started.append(_Preloaded())
-
-
-def start_for(job: Job) -> None:
-    """Have torch imported for the workers of *job*, if they need it, and wait for that.
-
-    It takes a second, so it is done before the trial has anything that a killed process may leave.
-    """
-    if _is_needed(job) and not _is_running() and len(_started) < _MOST:
-        _started.append(_Preloaded())
-        _is_running()  # This waits for it.
-
-
-def _is_running() -> bool:
-    return bool(_started) and _started[-1].is_usable()
 
 
 def server_for(job: Job, printed: int) -> TrialServer | None:
@@ -116,15 +108,17 @@ def server_for(job: Job, printed: int) -> TrialServer | None:
     None if *job* needs none, or if there is none: then multiprocessing starts one, and that imports
     torch first.
     """
-    if not _is_needed(job):
+    method = method_of(job.loader.get("multiprocessing_context"))
+    if method != "forkserver" or isinstance(job, ReferenceJob):
         return None
-    for _ in range(2):  # Only this shows that a process was killed just now.
-        if not _is_running():
+    for _ in range(2):  # Only its answer shows that it was not killed just now.
+        if not (_started and _started[-1].is_ready()) and len(_started) < _MOST:
+            _started.append(_Preloaded())
+        if not _started[-1].is_ready():
             return None
         if server := _started[-1].fork_server(job, printed):
             return server
         _started[-1].kill()
-        start_for(job)
     return None
 
 
@@ -136,10 +130,10 @@ class _Preloaded:
         self._control, theirs = socket.socketpair()
         self._owned = OwnedDescriptor(self._control.fileno())
         with keep_start_method():
-            main = spawn.get_preparation_data("").get("init_main_from_path")
-        arguments = json.dumps([theirs.fileno(), sys.path, main])
+            main_module = spawn.get_preparation_data("").get("init_main_from_path")
+        arguments = json.dumps([theirs.fileno(), sys.path, main_module])
         flags = util._args_from_interpreter_flags()  # type: ignore[attr-defined]
-        command = [sys.executable, *flags, "-c", main_code(_MAIN), arguments]
+        command = [sys.executable, *flags, "-c", main_code(__name__), arguments]
         with theirs:
             self._process = subprocess.Popen(
                 command,
@@ -149,78 +143,58 @@ class _Preloaded:
                 start_new_session=True,
                 pass_fds=[theirs.fileno()],
             )
-        atexit.register(self._end)
+        atexit.register(self.kill)
 
-    def is_usable(self) -> bool:
-        """Whether this process has started it, and it runs and has imported torch in time."""
+    def is_ready(self) -> bool:
+        """Whether it runs and has imported torch. Wait for that, and end it if it is too slow."""
         if self._owner != os.getpid() or self._process.poll() is not None:
             return False
-        if not self._owned.is_open:
+        if not self._has_imported and self._owned.is_open and self._answers(self._control):
+            self._has_imported = bool(self._control.recv(1))
+        if not (self._has_imported and self._owned.is_open):
             self.kill()
             return False
-        if not self._has_imported:
-            self._has_imported = self._is_ready(self._control) and bool(self._control.recv(1))
-            if not self._has_imported:
-                self.kill()
-        return self._has_imported
+        return True
 
-    def _is_ready(self, connection: socket.socket) -> bool:
+    def _answers(self, connection: socket.socket) -> bool:
         """Whether it answers by *connection* in time."""
         return bool(ready_in_time([connection.fileno()], _PATIENCE, [self._process.pid]))
 
     def fork_server(self, job: Job, printed: int) -> TrialServer | None:
         """One for *job*, which prints to *printed*; None if this process does not answer."""
-        folder = temporary.name_for_sockets()
-        address = os.path.join(folder, "fork-server")
         warden_socket, theirs = socket.socketpair()
-        alive_r, alive_w = os.pipe()
-        key = os.urandom(_KEY_LENGTH)
-        try:
-            with theirs:
-                self._send((theirs.fileno(), alive_r, printed), address, key, job)
-            pids = warden_socket.recv(_LONGEST) if self._is_ready(warden_socket) else b""
-        except ConnectionError:
-            pids = b""
-        finally:
-            os.close(alive_r)
+        reading, alive = os.pipe()
+        address = os.path.join(temporary.name_for_sockets(), "fork-server")
+        server = TrialServer(address, os.urandom(_KEY_LENGTH), alive, warden_socket)
+        message = AnonymousFile("fork-server")
+        os.write(message.fd, json.dumps([address, server.key.hex(), *_inherited_by(job)]).encode())
+        pids = b""
+        with contextlib.suppress(ConnectionError):  # It was killed just now.
+            descriptors = [theirs.fileno(), reading, printed, message.fd]
+            with theirs, contextlib.closing(message):
+                socket.send_fds(self._control, [b"\n"], descriptors)
+            pids = warden_socket.recv(_LONGEST) if self._answers(warden_socket) else b""
+        os.close(reading)
         if pids:
-            keeper, server = json.loads(pids)
-            return TrialServer((keeper, server), address, key, alive_w, warden_socket)
-        os.close(alive_w)
-        warden_socket.close()
-        temporary.remove(folder)
+            return server._replace(pids=tuple(json.loads(pids)))
+        server.close()
         return None
 
-    def _send(self, descriptors: Iterable[int], address: str, key: bytes, job: Job) -> None:
-        limits = resource.getrlimit(resource.RLIMIT_NOFILE)
-        environment = {**os.environ, **(job.rank.environment if job.rank else {})}
-        begin_with = environment, os.getcwd(), limits, job.options.descriptors
-        message = json.dumps([address, key.hex(), *begin_with]).encode()
-        length = len(message).to_bytes(4, "little")
-        socket.send_fds(self._control, [length], list(descriptors))
-        self._control.sendall(message)
-
     def kill(self) -> None:
-        """End it at once."""
-        self._hang_up()
-        self._process.kill()
-        self._process.wait()
-
-    def _hang_up(self) -> None:
-        """Close the connection, unless code of the user's has done so and uses its number."""
-        if not self._owned.is_open:
-            self._control.detach()
-        self._control.close()
-
-    def _end(self) -> None:
-        """End it with this process instead of some time later."""
-        if self._owner != os.getpid():
-            return
-        if not self._has_imported:
-            self.kill()
-        self._hang_up()
-        if has_ended(self._process.pid, _END_PATIENCE):
+        """End it, if this process has started it."""
+        if self._owner == os.getpid():
+            if not self._owned.is_open:  # Code of the user's has closed it, and uses its number.
+                self._control.detach()
+            self._control.close()
+            self._process.kill()
             self._process.wait()
+
+
+def _inherited_by(job: Job) -> tuple[Any, ...]:
+    """What the processes of *job* inherit from this one, as ``_inherit`` needs it."""
+    environment = {**os.environ, **(job.rank.environment if job.rank else {})}
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return environment, os.getcwd(), limits, job.options.descriptors
 
 
 # Some facts about start methods. A ``DataLoader`` without a ``multiprocessing_context`` takes the
@@ -231,7 +205,7 @@ class _Preloaded:
 
 
 def method_of(context: Any) -> str:
-    """That of a ``multiprocessing_context``: a name, a context, or None for the default."""
+    """The start method of a ``multiprocessing_context``: a name, a context, or None."""
     if context is None:
         chosen = multiprocessing.get_start_method(allow_none=True)
         return chosen or multiprocessing.get_all_start_methods()[0]
@@ -247,3 +221,100 @@ def keep_start_method() -> Iterator[None]:
         yield
     finally:
         multiprocessing.set_start_method(chosen, force=True)
+
+
+# The preloaded process does not start a thread, and loads nothing of the user's except the main
+# module, which multiprocessing would import in each worker.
+
+
+def main() -> None:
+    """Import torch, and serve the process that started this one, until that ends."""
+    number, sys.path, main_module = json.loads(sys.argv[1])
+    _import(main_module)
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # No child needs to be waited for.
+    with socket.socket(fileno=number) as control:
+        control.sendall(b"\n")
+        while descriptors := socket.recv_fds(control, 1, 4)[1]:
+            if not fork():
+                control.close()
+                _keep(*descriptors)
+            for descriptor in descriptors:
+                os.close(descriptor)
+
+
+def _import(main_module: str | None) -> None:
+    import_late_modules(FOR_FORK_SERVER)
+    if main_module is not None:
+        process: Any = current_process()
+        process._inheriting = True  # It must not start processes while it is imported.
+        try:
+            spawn.import_main_path(main_module)
+        except BaseException:  # noqa: BLE001  # the worker will report it, like a spawned one
+            sys.modules.pop("__mp_main__", None)
+        finally:
+            del process._inheriting
+
+
+def _keep(warden_socket: int, alive: int, printed: int, message: int) -> NoReturn:
+    """Run a server until the warden lets go of the socket, then end all that is below."""
+    from pytest_dataloader_faults._trial.process.tree import end_all  # It imports psutil.
+
+    status = 70
+    try:
+        address, key, *inherited = json.loads(os.pread(message, os.fstat(message).st_size, 0))
+        accept_signals()
+        prctl(Prctl.SET_CHILD_SUBREAPER, 1)
+        for number in (1, 2):
+            os.dup2(printed, number)
+        for number in (printed, message):
+            os.close(number)
+        _inherit(*inherited)
+        shared_memory = SharedMemoryCleaner()
+        keeper = os.getpid()
+        temporary.make_for_sockets(os.path.dirname(address))
+        listener = socket.socket(socket.AF_UNIX)
+        listener.bind(address)
+        listener.listen()
+        server = fork()
+        if not server:
+            os.close(warden_socket)
+            _serve(keeper, listener.detach(), alive, bytes.fromhex(key))
+        listener.close()
+        os.close(alive)
+        os.write(warden_socket, json.dumps([keeper, server]).encode())
+        wait_until_readable([warden_socket], LONGEST_WAIT)
+        shared_memory.remove(end_all())
+        temporary.remove(os.path.dirname(address))
+        status = 0
+    except BaseException:  # noqa: BLE001  # there is nothing to return to
+        traceback.print_exc()
+    finally:
+        os._exit(status)
+
+
+def _inherit(
+    environment: dict[str, str], folder: str, limits: list[int], descriptors: int | None
+) -> None:
+    os.environ.clear()
+    os.environ.update(environment)
+    os.chdir(folder)
+    soft, hard = limits
+    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    limit_descriptors(descriptors)
+
+
+def _serve(keeper: int, listener: int, alive: int, key: bytes) -> NoReturn:
+    end_with_parent(keeper)
+    try:
+        serve: Any = forkserver.main
+        has_key = "authkey_r" in inspect.signature(serve).parameters  # From Python 3.14 on.
+        serve(listener, alive, [], **({"authkey_r": _pipe_with(key)} if has_key else {}))
+    finally:
+        os._exit(0)
+
+
+def _pipe_with(data: bytes) -> int:
+    reading, writing = os.pipe()
+    os.write(writing, data)
+    os.close(writing)
+    return reading

@@ -65,7 +65,7 @@ class Surroundings(NamedTuple):
 
         A spawned worker that imports torch would find out when that is done.
         """
-        from pytest_dataloader_faults._trial.resources import end_session  # It imports psutil.
+        from pytest_dataloader_faults._trial.process.tree import end_session  # It imports psutil.
 
         if self.server:
             self.server.end()
@@ -130,7 +130,6 @@ def surroundings_for(
     """The surroundings of *job*, whose factory gets the folder *private*, if it gets one."""
     is_shared = job.rank is not None and job.rank.shares_folder
     own, shared = ((), private) if is_shared else (private, ())
-    fork_server.start_for(job)
     with contextlib.ExitStack() as scope:
         folders = (temporary.name_for_sockets(), *own)
         facts, printed, stacks = Journal("facts"), AnonymousFile("stderr"), AnonymousFile("stacks")

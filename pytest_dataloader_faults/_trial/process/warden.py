@@ -1,21 +1,12 @@
-"""The warden: enforces a trial's deadline and ends all its processes [a separate process].
-
-Some facts about ending a tree of processes. Killing a session or a group misses those that left it.
-A process whose parent dies goes to the nearest ancestor that is a "child subreaper" (prctl(2)), so
-with this process as one, everything below stays below, whatever it does. Killing one while another
-forks can miss the new one: so stop all first, kill, reap, and look again until none is left.
-multiprocessing's resource tracker removes named semaphores when its clients have exited, and
-torch's manager of shared memory its segments: both get the time to do so.
-"""
+"""The warden: enforces a trial's deadline and ends all its processes [a separate process]."""
 
 from __future__ import annotations
 
 import contextlib
-import itertools
 import os
 import signal
 import time
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple, TypeAlias
@@ -26,7 +17,6 @@ from pytest_dataloader_faults._engine.protocol import SupervisorHandle, describe
 from pytest_dataloader_faults._engine.system import proc
 from pytest_dataloader_faults._engine.system.children import reap
 from pytest_dataloader_faults._engine.system.libc import Prctl, end_with_parent, prctl
-from pytest_dataloader_faults._engine.system.patience import Patience
 from pytest_dataloader_faults._engine.system.processes import (
     accept_signals,
     raise_on_sigint,
@@ -35,7 +25,6 @@ from pytest_dataloader_faults._engine.system.processes import (
 from pytest_dataloader_faults._engine.system.stacks import StackRequest
 from pytest_dataloader_faults._engine.system.temporary import AnonymousFile
 from pytest_dataloader_faults._settings.jobs import Limits
-from pytest_dataloader_faults._trial import resources
 from pytest_dataloader_faults._trial.journal import (
     HarnessFailed,
     InternalError,
@@ -52,16 +41,19 @@ from pytest_dataloader_faults._trial.process.deadline import (
     OVERDUE,
 )
 from pytest_dataloader_faults._trial.process.surroundings import Surroundings
+from pytest_dataloader_faults._trial.process.tree import (
+    end_all,
+    is_infrastructure,
+    send,
+    trial_processes,
+)
 from pytest_dataloader_faults.exceptions import InvalidArgumentError, UnusableDatasetError
 from pytest_dataloader_faults.outcomes.stages import DONE
 from pytest_dataloader_faults.outcomes.text import printable
 
 _Root: TypeAlias = Callable[[SupervisorHandle | None, int], None]
 """What each process of the trial does, by its number from 0."""
-_CLEANERS_PATIENCE = 10.0
 _TO_END = frozenset({signal.SIGTERM, signal.SIGINT})
-_UNKILLABLE = 20.0
-"""Seconds until the warden gives up on a process that survives SIGKILL, as one in disk sleep."""
 
 
 class _Watched(NamedTuple):
@@ -166,7 +158,7 @@ class _Warden:
             ours = supervisor.pid if supervisor else None
             hung = [each for each in _processes(self.around) if each.pid != ours]
             _write_stacks(hung, self.around.stacks)
-            _send(signal.SIGSTOP, hung)  # Or they would continue once faults are over.
+            send(signal.SIGSTOP, hung)  # Or they would continue once faults are over.
         exitcode = (reap(child) or 0) if ended == "ended" else 0
         if journal.loss:
             journal.write(refusal(UnusableDatasetError(journal.loss)))
@@ -242,7 +234,7 @@ def _wait_until_over(watched: _Watched, clock: TrialClock, journal: Journal) -> 
 
 def _processes(around: Surroundings) -> list[psutil.Process]:
     """All of the trial's processes."""
-    return resources.trial_processes(around.server.pids if around.server else None)
+    return trial_processes(around.server.pids if around.server else None)
 
 
 def _seconds_without_cpu(around: Surroundings) -> float:
@@ -281,7 +273,7 @@ def _write_stacks(processes: Iterable[psutil.Process], file: AnonymousFile) -> N
             try:
                 requests.append((title, StackRequest(process.pid)))
             except LookupError:
-                if not resources.is_infrastructure(command):
+                if not is_infrastructure(command):
                     command_line = printable(command)[:120]  # File names in it may have any bytes.
                     requests.append((f"{title} {command_line}", None))
     for title, request in requests:
@@ -293,50 +285,3 @@ def _state(process: psutil.Process) -> str:
     """Whether *process* runs or sleeps, and where in the kernel, if this process may know that."""
     where = proc.waits_in(process.pid)
     return f"{process.status()}, in {where}" if where else str(process.status())
-
-
-def end_all(spared: Collection[int] = ()) -> set[int]:
-    """End all processes below this one but *spared*; their pids.
-
-    Helpers may remove what those have left.
-    """
-    killed: set[int] = set()
-    for_cleaners, for_all = Patience(_CLEANERS_PATIENCE), Patience(_UNKILLABLE)
-    doomed: list[psutil.Process] = []
-    while _has_others(spared) and not for_all.is_over(each.pid for each in doomed):
-        below = psutil.Process().children(recursive=True)
-        children = [each for each in below if each.pid not in spared]
-        cleaners = list(filter(resources.is_cleaner, children))
-        may_clean = not for_cleaners.is_over(each.pid for each in cleaners)
-        doomed = [each for each in children if not (may_clean and each in cleaners)]
-        _send(signal.SIGSTOP, doomed)
-        killed.update(each.pid for each in doomed)
-        _send(signal.SIGKILL, doomed)
-        _reap(spared)
-    return killed
-
-
-def _has_others(spared: Collection[int]) -> bool:
-    """Whether there are descendants but *spared*, which have none. To list them takes 4 ms."""
-    _reap_dead()
-    return any(pid not in spared for pid in itertools.islice(proc.family(os.getpid()), 1, None))
-
-
-def _send(number: signal.Signals, processes: list[psutil.Process]) -> None:
-    for process in processes:
-        with contextlib.suppress(psutil.NoSuchProcess):
-            process.send_signal(number)
-
-
-def _reap_dead() -> None:
-    with contextlib.suppress(ChildProcessError):
-        while os.waitpid(-1, os.WNOHANG)[0]:
-            pass
-
-
-def _reap(spared: Collection[int]) -> None:
-    """Reap dead children, and wait a moment for dying ones."""
-    for _ in range(20):
-        if not _has_others(spared):
-            return
-        time.sleep(0.002)
