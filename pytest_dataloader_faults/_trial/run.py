@@ -482,11 +482,7 @@ def _refuse_impossible_faults(job: TrialJob, loader: DataLoader[Any]) -> None:
 
 
 def _read_first_sample(loader: DataLoader[Any], draws: Sequence[bytes]) -> None:
-    """Read a sample here before the fork, as some scripts do: that opens files.
-
-    *draws*: what the sampler drew without a fault, pickled. It is not asked again, because the next
-    epoch also begins with the first draw.
-    """
+    """Read the first of what the sampler *draws*, before the fork, as some scripts do."""
     dataset = loaders.dataset_of(loader)
     if loaders.kind_of(dataset) == "iterable":
         with loaders.report_dataset_errors(f"iterating {type(dataset).__name__}"):

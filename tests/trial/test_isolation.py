@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
+import pickle
 import shutil
 import socket
 import subprocess
@@ -19,7 +20,7 @@ from torch.utils.data import DataLoader
 from pytest_dataloader_faults import Outcome, check_dataset, run_trial
 from pytest_dataloader_faults._engine.system import temporary
 from pytest_dataloader_faults._settings import Settings
-from pytest_dataloader_faults._settings.jobs import TrialJob, TrialOptions
+from pytest_dataloader_faults._settings.jobs import Replay, TrialJob, TrialOptions
 from pytest_dataloader_faults._trial import run_trial_job
 from pytest_dataloader_faults._trial.factory import takes_folder
 from pytest_dataloader_faults._trial.process.tree import is_infrastructure
@@ -69,6 +70,7 @@ def _try(records, trouble, where, deadline=30.0) -> Outcome:
         make_dataset=lambda: Trouble(records, trouble, where),
         settings=Settings(loader={"num_workers": 1, "batch_size": 4}, deadline=deadline),
         options=TrialOptions(processes=arm_workers(Epoch(), before=(ReadSample(),))),
+        replay=Replay(tuple(pickle.dumps(list(range(at, at + 4))) for at in range(0, COUNT, 4))),
     )
     return run_trial_job(job)
 
