@@ -162,9 +162,18 @@ def _shared_folders() -> Iterator[str]:
 
 
 def _use_real_paths() -> None:
-    """Have the path objects that pyfakefs has made access real files, as its own classes do not."""
-    fake_pathlib = sys.modules["pyfakefs.fake_pathlib"]
-    for kind in (fake_pathlib.FakePath, fake_pathlib._FakeAccessor):
-        for name in [each for each in vars(kind) if not each.startswith("__")]:
-            if any(hasattr(base, name) for base in kind.__bases__):
-                delattr(kind, name)
+    """Have the path objects that pyfakefs has made access real files.
+
+    Their classes derive from those of pathlib, and replace methods. In Python 3.10, these methods
+    call an accessor.
+    """
+    pathlib, fake_pathlib = (sys.modules[each] for each in ("pathlib", "pyfakefs.fake_pathlib"))
+    classes = fake_pathlib.FakePathlibModule.PosixPath.__mro__
+    fakes = [each for each in classes if each.__module__.startswith("pyfakefs.")]
+    real_names = {name for kind in classes if kind not in fakes for name in vars(kind)}
+    for kind in fakes:
+        for name in [each for each in vars(kind) if each in real_names and each[:2] != "__"]:
+            delattr(kind, name)
+    for name, function in vars(getattr(pathlib, "_NormalAccessor", object)).items():
+        if not name.startswith("__"):
+            setattr(fake_pathlib._FakeAccessor, name, function)

@@ -15,7 +15,15 @@ from pytest_dataloader_faults import inject
 from pytest_dataloader_faults.exceptions import InvalidArgumentError
 from pytest_dataloader_faults.fake_files import FakeDatasetFs
 from pytest_dataloader_faults.faults import ReadError
-from support.fake_datasets import COUNT, SIZE, FakeRecords, by_look, by_number, write_fake_records
+from support.fake_datasets import (
+    COUNT,
+    FOLDER,
+    SIZE,
+    FakeRecords,
+    by_look,
+    by_number,
+    write_fake_records,
+)
 from support.inner import PYTHONPATH, run_forked
 from support.rows import slow
 from support.waiting import allowed
@@ -74,6 +82,26 @@ def test_real_files_can_be_mounted_beside_them(records, files):
         file.write(b"in memory")
     files.pause()
     assert (records / "00.rec").read_bytes() == bytes(range(SIZE))
+
+
+def read_whole(path: Path) -> bytes:
+    """By a method of the path object."""
+    return path.read_bytes()
+
+
+class KeepsPaths(FakeRecords):
+    """Has path objects of pyfakefs, which were made before the workers."""
+
+    def __init__(self) -> None:
+        super().__init__(read=read_whole)
+        self.paths = sorted(Path(FOLDER).glob("*.rec"))
+
+
+@pytest.mark.parametrize("method", ["fork", slow("forkserver")])
+def test_path_objects_access_what_workers_see(files, method):
+    loader = DataLoader(KeepsPaths(), num_workers=1, multiprocessing_context=method)
+    with inject(ReadError("*/03.rec")), pytest.raises(OSError, match="Errno 5"):
+        list(loader)
 
 
 def change_files(path: str) -> bytes:
