@@ -103,7 +103,7 @@ def test_ends_of_lines_are_looked_for_in_fake_files(fake_dataset_fs):
         text = "".join(f"{number},{line}\n" for line in range(6))
         fake_dataset_fs.create_file(f"{FOLDER}/{number:02}.rec", contents=text)
     workload = Battery(lambda: FakeRecords(read=lines)).workload
-    _, tails = CHECKS["truncated-file"].plan_scenarios(workload)
+    _, tails, *_ = CHECKS["truncated-file"].plan_scenarios(workload)
     assert {each.keep for each in tails.faults} == {20}
     assert failure_of(lambda: FakeRecords(read=lines), "truncated-file").verdict == "corrupted"
 
