@@ -60,8 +60,8 @@ from pytest_dataloader_faults._trial.loaders import (
     reraise_own_error,
 )
 from pytest_dataloader_faults._trial.process.deaths import WatchfulQueue, remove_handler
-from pytest_dataloader_faults._trial.samples.comparer import SampleComparer, record_batch
 from pytest_dataloader_faults._trial.samples.draws import Draw, record_draw
+from pytest_dataloader_faults._trial.samples.passes import SampleComparer, record_batch
 from pytest_dataloader_faults.outcomes import Pass, Phase, Raised, Stage, WorkerDeath
 from pytest_dataloader_faults.outcomes.chains import origin_of, shorten_chain
 from pytest_dataloader_faults.outcomes.stages import START

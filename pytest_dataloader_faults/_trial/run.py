@@ -61,9 +61,8 @@ from pytest_dataloader_faults._trial.samplers import (
     sampler_of_epoch,
     state_of,
 )
-from pytest_dataloader_faults._trial.samples.comparer import SampleComparer
 from pytest_dataloader_faults._trial.samples.draws import Draw
-from pytest_dataloader_faults._trial.samples.passes import Reader
+from pytest_dataloader_faults._trial.samples.passes import Reader, SampleComparer
 from pytest_dataloader_faults._trial.samples.reference import take_reference
 from pytest_dataloader_faults.faults import has_files
 from pytest_dataloader_faults.faults.base import Effect

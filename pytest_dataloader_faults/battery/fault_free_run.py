@@ -25,9 +25,8 @@ from pytest_dataloader_faults._settings.jobs import (
 from pytest_dataloader_faults._trial import repeat_if_killed, run_trial_job, take_reference
 from pytest_dataloader_faults._trial.factory import DatasetFactory, bind_factory
 from pytest_dataloader_faults.battery.shares import (
-    are_equal,
     count_own_samples,
-    most_bytes_of,
+    digests_by_worker,
     take_worker_epoch,
 )
 from pytest_dataloader_faults.battery.targets import (
@@ -135,6 +134,21 @@ class FollowedRun:
         paths = tuple(sorted(filter(GlobMatcher(globs), self._read & self.rewritten)))
         files = f"{pluralize(len(paths), 'file')} that each run writes ({names_of(paths)})"
         return (f"{files} cannot be damaged before make_dataset() is called",) if paths else ()
+
+
+_TIMES, _LEAST_BYTES = 4, 8_000_000
+"""A retry reads the same again, and a worker that starts reads modules."""
+
+
+def _most_bytes_of(fault_free: Outcome | None) -> int | None:
+    """How many bytes a pass may read before it reads the same again and again.
+
+    *fault_free*: a pass without a fault. None if that does not say it.
+    """
+    if fault_free is None or fault_free.unobserved:
+        return None
+    files = [counts for worker in fault_free.workers for counts in worker.files.values()]
+    return max(_LEAST_BYTES, _TIMES * sum(each.bytes for each in files))
 
 
 class FaultFreeRun:
@@ -310,7 +324,7 @@ class FaultFreeRun:
             recovers_in_workers=self.reference.is_of_worker,
             history=self.history,
             may_take_longer=may_take_longer,
-            most_bytes=most_bytes_of(getattr(self, "working", None)),
+            most_bytes=_most_bytes_of(getattr(self, "working", None)),
         )
 
     def _allowed_changes(self, changes: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -352,9 +366,8 @@ class FaultFreeRun:
     def _adapt(self, comparison: Comparison) -> Comparison:
         """The closest comparison, no closer than *comparison*, by which two reads agree."""
         taken = self._take(comparison)
-        if taken.unstable_index is not None:
-            message = reference.nondeterminism_message(taken, self.contract)
-            raise UnusableDatasetError(message)
+        if taken.unstable:
+            raise UnusableDatasetError(taken.unstable)
         return taken.comparison
 
     def _take(self, comparison: Comparison) -> Reference:
@@ -371,7 +384,7 @@ class FaultFreeRun:
     def _read(self, comparison: Comparison, **facts: Any) -> Reference:
         """The reference for *comparison*; *facts*: of its job."""
         # Random samples that are read again differ from their batch, whatever made that.
-        known = (each for each in self._references.values() if each.unstable_index is None)
+        known = (each for each in self._references.values() if not each.unstable)
         if any(each.comparison.in_batches for each in known):
             comparison = replace(comparison, in_batches=True)
         facts |= {"batch_size": self._batch_size, "history": self.history}
@@ -401,7 +414,8 @@ class FaultFreeRun:
         if count is None or self.comparison.by_form:
             return count
         # The reference was the same twice; samples that depend on a race between workers are not.
-        return count if are_equal(outcome, self.run_fault_free(changes=changes)[-1]) else None
+        again = self.run_fault_free(changes=changes)[-1]
+        return count if digests_by_worker(again) == digests_by_worker(outcome) else None
 
     @property
     def draws_global_numbers(self) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import itertools
 import operator
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, TypeAlias
@@ -29,68 +29,38 @@ from pytest_dataloader_faults.steps import Epoch, arm_workers
 # among workers has as many, but each worker has the same samples, in this order or another.
 
 
-_MOST_SHARED = 3 / 4
-"""Workers that draw from few samples draw some of the same; two that read all share each."""
-
-
-_TIMES, _LEAST_BYTES = 4, 8_000_000
-"""A retry reads the same again, and a worker that starts reads modules."""
-
-
-def most_bytes_of(fault_free: Outcome | None) -> int | None:
-    """How many bytes a pass may read before it reads the same again and again.
-
-    *fault_free*: a pass without a fault. None if that does not say it.
-    """
-    if fault_free is None or fault_free.unobserved:
-        return None
-    files = [counts for worker in fault_free.workers for counts in worker.files.values()]
-    return max(_LEAST_BYTES, _TIMES * sum(each.bytes for each in files))
+_MOST_SHARED, _LEAST_NEW = 3 / 4, 1 / 4
+"""The part of its samples that a worker may share with another one, and that must be its own."""
 
 
 def count_own_samples(fault_free: Outcome, reference: Reference) -> int | None:
-    """How many samples each worker delivers, if they are random and its own; or else None."""
-    count = len(reference.samples)
-    workers = [
-        [row for batch in batches for row in batch.digests]
-        for batches in divide(fault_free).values()
-    ]
-    if not workers[1:] or {len(each) for each in workers} != {count}:
+    """How many samples each worker delivers, if they are random and its own; or else None.
+
+    One worker may do as the main process does.
+    """
+    known = Counter(reference.digests.values())
+    count, shares = known.total(), list(map(Counter, digests_by_worker(fault_free).values()))
+    if not shares[1:] or {each.total() for each in shares} != {count}:
         return None
     files, *other_files = (each.files.keys() for each in fault_free.workers)
     if len(files) >= count and all(files == each for each in other_files):
         return None
-    is_of_form = reference.comparison.by_form
-    contents = [] if is_of_form else list(map(Counter, workers))
-    if _repeat_the_reference(contents, Counter(reference.digests.values())):
-        return None
-    pairs = itertools.combinations(contents, 2)
-    return None if any((a & b).total() > count * _MOST_SHARED for a, b in pairs) else count
+    if reference.comparison.by_form:  # Their content is not known.
+        return count
+    pairs = itertools.combinations(shares, 2)
+    others = [each for each in shares if each != known]
+    new = (sum(each[key] for key in each.keys() - known.keys()) for each in others)
+    is_shared = any((a & b).total() > count * _MOST_SHARED for a, b in pairs)
+    is_repeated = len(others) < len(shares) - 1 or any(each <= count * _LEAST_NEW for each in new)
+    return None if is_shared or is_repeated else count
 
 
-def _repeat_the_reference(workers: Sequence[Counter[str]], known_digests: Counter[str]) -> bool:
-    """Whether a worker has no sample of its own, beyond one that does as the main process does.
-
-    If the reference has samples several times, they are drawn from few, and a worker that draws for
-    itself has as many different ones.
-    """
-    repeating = [each for each in workers if not each.keys() - known_digests.keys()]
-    if len(known_digests) < known_digests.total():
-        repeating = [each for each in repeating if len(each) <= len(known_digests) * _MOST_SHARED]
-    twins = sum(each == known_digests for each in repeating)
-    return len(repeating) > min(1, twins)
-
-
-def are_equal(run: Outcome, other_run: Outcome) -> bool:
-    """Whether each worker delivered the same samples in both runs."""
-    return _group_by_worker(run) == _group_by_worker(other_run)
-
-
-def _group_by_worker(outcome: Outcome) -> dict[int | None, list[str]]:
-    digests_by_worker: defaultdict[int | None, list[str]] = defaultdict(list)
-    for delivery in outcome.delivered:
-        digests_by_worker[delivery.worker] += delivery.digests
-    return digests_by_worker
+def digests_by_worker(outcome: Outcome) -> dict[int, list[str]]:
+    """The digests of the samples that each worker of a stream delivered; empty if unknown."""
+    return {
+        worker: [digest for batch in batches for digest in batch.digests]
+        for worker, batches in divide(outcome).items()
+    }
 
 
 # Some facts about datasets that seed themselves. Such a dataset seeds a generator once in each
@@ -194,8 +164,7 @@ def _reference(
         known_reference,
         samples=tuple(pairs),
         comparison=comparison,
-        unstable_index=None,
-        unstable_part="",
+        unstable="",
     )
     is_unique = len(dict(digests)) == len(set(digests))
     return reference if is_unique and (comparison.in_batches or reference.has_content) else None

@@ -28,9 +28,7 @@ class Reference:
         kind: ``"map"`` or ``"iterable"``.
         samples: By index, or by the tuple of its indices if a batch is compared as one sample; by
             place in a stream.
-        unstable_index: The index of a sample that differed between two reads, or None.
-        unstable_part: What was different in that sample, as text.
-        nondeterministic_count: How many samples had different bytes when they were read again.
+        unstable: What is wrong if a sample differed between two reads, whatever is compared; or "".
         varying: In how many samples each part differed, by its path.
         draws_random_numbers: Whether samples draw numbers from the global generators of torch,
             NumPy or Python; unknown, and False, if these are seeded.
@@ -60,9 +58,7 @@ class Reference:
 
     kind: str
     samples: tuple[tuple[Any, Sample], ...]
-    unstable_index: Any = None
-    unstable_part: str = ""
-    nondeterministic_count: int = field(default=0, compare=False)
+    unstable: str = ""
     varying: tuple[tuple[str, int], ...] = field(default=(), compare=False)
     draws_random_numbers: bool = False
     second_pass_count: int | None = None
@@ -99,6 +95,11 @@ class Reference:
         return sum(len(key) if isinstance(key, tuple) else 1 for key, _ in self.samples)
 
     @property
+    def nondeterministic_count(self) -> int:
+        """How many samples were different when they were read again, in the same part."""
+        return max((count for _, count in self.varying), default=0)
+
+    @property
     def has_content(self) -> bool:
         """Whether any content of its samples is compared, as far as their parts are recorded."""
         compared = self.comparison.reduce
@@ -126,20 +127,6 @@ def count_rows(batches: Sequence[Sequence[str]]) -> Counter[str] | None:
     """
     rows = Counter(itertools.chain.from_iterable(batches))
     return rows if all(batches) and 0 < _DISTINCT_SHARE * rows.total() <= len(rows) else None
-
-
-def nondeterminism_message(reference: Reference, contract: Contract) -> str:
-    """The error if a sample differs between two reads under every comparison of *contract*."""
-    index = reference.unstable_index
-    text = f"sample {index!r} was different when it was read a second time in the same process"
-    if reference.unstable_part:
-        text += f": {reference.unstable_part}"
-    if contract.key:
-        return f"{text}. The contract's key must return the same for both"
-    return (
-        f"{text}. Not even the types are the same, so a wrong sample could not be recognized."
-        " Declare what counts as the same sample: Contract(key=...)"
-    )
 
 
 def require_samples(reference: Reference, contract: Contract) -> None:

@@ -19,7 +19,7 @@ from pytest_dataloader_faults.battery.checks._epochs import SAME_AGAIN
 from pytest_dataloader_faults.faults import ReadError
 from pytest_dataloader_faults.outcomes import Batch, Pass, Sample
 from pytest_dataloader_faults.outcomes.agreement import Part
-from pytest_dataloader_faults.outcomes.judge.draws import USED_UP
+from pytest_dataloader_faults.outcomes.judge.expected import USED_UP
 from pytest_dataloader_faults.steps import EndFaults, Epoch, arm_workers
 from support.corpus.handles import H5StaysOpen
 from support.corpus.state import Noisy
@@ -79,7 +79,7 @@ def _found(first_epoch, second, **reference):
     ids="same other not_random hardly_random too_few same_stream other_stream".split(),
 )
 def test_epoch_that_repeats_the_random_numbers(first_epoch, second, varied, repeats):
-    assert repeats == bool(_found(first_epoch, second, nondeterministic_count=varied))
+    assert repeats == bool(_found(first_epoch, second, varying=(("", varied),)))
 
 
 @pytest.mark.parametrize(
@@ -88,11 +88,11 @@ def test_epoch_that_repeats_the_random_numbers(first_epoch, second, varied, repe
         ("map", Pass(EPOCH_1, complete=True), {}, None),
         ("iterable", Pass(EPOCH_1, complete=True), {}, None),
         ("iterable", _pass("b"), {"second_pass_count": 3}, USED_UP),
-        ("map", _pass("b"), {"nondeterministic_count": COUNT}, None),
-        ("map", _pass("a"), {"nondeterministic_count": COUNT}, SAME_AGAIN),
-        ("map", _pass("a", 8), {"nondeterministic_count": 8}, SAME_AGAIN),
-        ("map", _pass("a", 7), {"nondeterministic_count": 8}, None),
-        ("map", _pass("a", 8), {"nondeterministic_count": 7}, None),
+        ("map", _pass("b"), {"varying": (("", COUNT),)}, None),
+        ("map", _pass("a"), {"varying": (("", COUNT),)}, SAME_AGAIN),
+        ("map", _pass("a", 8), {"varying": (("", 8),)}, SAME_AGAIN),
+        ("map", _pass("a", 7), {"varying": (("", 8),)}, None),
+        ("map", _pass("a", 8), {"varying": (("", 7),)}, None),
     ],
 )
 def test_what_is_wrong_with_a_second_epoch(kind, second, reference_facts, cause):
@@ -229,8 +229,7 @@ def test_a_large_part_that_repeats_is_found_beside_a_time(second, varying, repea
         )
         return replace(epoch, delivered=(replace(batch, samples=samples),))
 
-    facts = {"varying": varying, "nondeterministic_count": COUNT}
-    assert bool(_found(epoch("a", 1), epoch(second, 2), **facts)) is repeats
+    assert bool(_found(epoch("a", 1), epoch(second, 2), varying=varying)) is repeats
 
 
 def test_a_sampler_that_resumes_is_not_advanced_by_a_look(records: Any) -> None:

@@ -16,7 +16,8 @@ from pytest_dataloader_faults.outcomes import (
 )
 from pytest_dataloader_faults.outcomes.agreement import BY_FORM, EXACT, Comparison, Mask
 from pytest_dataloader_faults.outcomes.contract import Wrong
-from pytest_dataloader_faults.outcomes.judge import draws, rules
+from pytest_dataloader_faults.outcomes.judge import rules
+from pytest_dataloader_faults.outcomes.judge.expected import SAMPLER_CONTINUES, USED_UP
 from pytest_dataloader_faults.outcomes.leaks import judge_growth
 from pytest_dataloader_faults.outcomes.stages import RECOVERY, START, Stage
 from support.facts import (
@@ -410,11 +411,11 @@ def _judged(*passes, drawn=4, kind="map"):
 @rows(
     ("passes", "cause", "text"),
     [
-        ((LEFT, _pass(REST)), draws.SAMPLER_CONTINUES, "left early"),
-        ((FAILED_EPOCH, _pass(REST)), draws.SAMPLER_CONTINUES, "an error"),
-        ((_pass(WHOLE), _pass(REST)), draws.USED_UP, "2 of the 4 samples"),
-        ((LEFT, _pass(())), draws.USED_UP, "left early"),
-        ((_pass(WHOLE), _pass((), None)), draws.USED_UP, "no indices"),
+        ((LEFT, _pass(REST)), SAMPLER_CONTINUES, "left early"),
+        ((FAILED_EPOCH, _pass(REST)), SAMPLER_CONTINUES, "an error"),
+        ((_pass(WHOLE), _pass(REST)), USED_UP, "2 of the 4 samples"),
+        ((LEFT, _pass(())), USED_UP, "left early"),
+        ((_pass(WHOLE), _pass((), None)), USED_UP, "no indices"),
     ],
 )
 def test_an_epoch_of_too_few_samples_is_corrupted(passes, cause, text):

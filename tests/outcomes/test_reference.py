@@ -7,9 +7,10 @@ from dataclasses import replace
 import pytest
 
 from pytest_dataloader_faults import Contract
+from pytest_dataloader_faults._trial.samples.reference import describe_unstable
 from pytest_dataloader_faults.exceptions import InvalidArgumentError
 from pytest_dataloader_faults.outcomes.agreement import BY_FORM, Comparison, Mask
-from pytest_dataloader_faults.outcomes.reference import nondeterminism_message, require_samples
+from pytest_dataloader_faults.outcomes.reference import require_samples
 from support.facts import batch_reference, map_reference
 from support.rows import rows
 
@@ -52,8 +53,7 @@ def test_a_comparison_has_a_description(comparison, description, allows):
 )
 def test_a_sample_that_is_never_the_same_is_reported(contract, says):
     """The message has its index, the difference, and what to do under this contract."""
-    reference = replace(map_reference(), unstable_index=3, unstable_part="[0] differs")
-    text = nondeterminism_message(reference, contract)
+    text = describe_unstable(3, "[0] differs", contract)
 
     assert "sample 3 " in text
     assert ": [0] differs" in text

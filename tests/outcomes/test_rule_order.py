@@ -465,7 +465,7 @@ def _epochs(*epochs: Pass, **facts) -> Outcome:
 
 LONG = " ".join(f"d{number}" for number in range(16))
 USED_UP = replace(
-    stream_reference(LONG), second_pass_count=3, nondeterministic_count=16, comparison=BY_FORM
+    stream_reference(LONG), second_pass_count=3, varying=(("", 16),), comparison=BY_FORM
 )
 RANDOM = replace(USED_UP, second_pass_count=None)
 PARTS = (Part(".", "T (64,)", "a" * 24),)

@@ -27,8 +27,8 @@ from pytest_dataloader_faults.outcomes.judge import (
     at_rest,
     causes,
     compare,
-    draws,
     errors,
+    expected,
     hangs,
     ranks,
     sharing,
@@ -39,7 +39,7 @@ from support.facts import EPOCH_1, ordinary, raised, revised
 
 MODULES = (
     *(causes, errors, hangs, sharing, rules, memory, workers),
-    *(ranks, rank_checks, draws, compare, at_rest, _epochs, listings),
+    *(ranks, rank_checks, expected, compare, at_rest, _epochs, listings),
     judge,
     *(network, writes),
 )

@@ -1,1 +1,1 @@
-"""Which samples are the same: the fingerprint of a value, the comparer, the reference."""
+"""Which samples are the same: the fingerprint of a value, a pass, the reference."""

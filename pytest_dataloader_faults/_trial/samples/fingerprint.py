@@ -280,9 +280,7 @@ def _is_hollow(value: Any) -> bool:
 def rows_of(batch: Any) -> list[Any]:
     """The rows of *batch*, if it has parts that all have the same first dimension; or else none."""
     plain = _with_texts(batch)
-    counts = (_length_of(column) for column in _columns(plain))
-    count = next(filter(None, counts), 0)
-    return split(plain, count) or []
+    return split(plain, _first_length(plain)) or []
 
 
 def _with_texts(value: Any) -> Any:
@@ -295,20 +293,12 @@ def _with_texts(value: Any) -> Any:
     return value
 
 
-def _columns(value: Any) -> Iterator[Any]:
-    """The tensors, arrays and lists of text in *value*."""
+def _first_length(value: Any) -> int:
+    """The first dimension of the first column in *value*: a tensor, an array or a list of text."""
     if isinstance(value, Mapping):
         value = [item for _, item in value.items()]
-    is_text = isinstance(value, list) and all(isinstance(item, (str, bytes)) for item in value)
-    if isinstance(value, list) and not is_text:
-        for item in value:
-            yield from _columns(item)
-    else:
-        yield value
-
-
-def _length_of(column: Any) -> int:
-    if isinstance(column, list):
-        return len(column)
-    shape = getattr(column, "shape", None)
+    if isinstance(value, list):
+        is_text = all(isinstance(item, (str, bytes)) for item in value)
+        return len(value) if is_text else next(filter(None, map(_first_length, value)), 0)
+    shape = getattr(value, "shape", None)
     return shape[0] if isinstance(shape, tuple) and shape else 0

@@ -1,16 +1,12 @@
-"""Passes over a dataset without a fault [in the disposable process].
+"""What a pass over a loader delivers, and passes without a fault [in the disposable process].
 
-torch's own fetcher reads the samples, so torch decides what a batch is, and whether a dataset has
-``__getitems__``, or else the library that has put a fetcher of its own in the place of torch's.
+The judge compares records of samples only, and does not need the samples.
 
 Some facts about what would hide a defect. A dataset may change the samples that it keeps. So each
-pass is made by a child process, which has the dataset as it was before the first read, as a worker
-has. A dataset may return the same buffer for each sample, so a batch is made of copies.
-
-Some facts about datasets that only workers can read. A ``worker_init_fn`` may open the handle that
-samples are read from, as many recipes for HDF5 do, and a dataset may refuse to be read outside of a
-worker. A stream may also refuse any number of workers but the one that it was made for, as streams
-of energon do.
+pass without a fault is made by a child process, which has the dataset as it was before the first
+read, as a worker has. A dataset may return the same buffer for each sample, so its batches are made
+of copies. torch's own fetcher makes them, so torch decides what a batch is, and whether a dataset
+has ``__getitems__``, or else the library that has put a fetcher of its own in the place of torch's.
 """
 
 from __future__ import annotations
@@ -19,29 +15,179 @@ import contextlib
 import copy
 import pickle
 import time
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from typing import Any, NamedTuple, NoReturn, TypeVar
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, TypeVar
 
-from torch.utils.data import DataLoader
 from torch.utils.data.dataloader import _DatasetKind
 
 from pytest_dataloader_faults._engine.system.children import run_in_child
-from pytest_dataloader_faults._engine.worker.arm import end_with_parent
 from pytest_dataloader_faults._engine.worker.fetch_hooks import (
     ObservedDataset,
     generator_states,
     seed_sample,
 )
 from pytest_dataloader_faults._trial import loaders
-from pytest_dataloader_faults._trial.samples.comparer import Fingerprint, SampleComparer
 from pytest_dataloader_faults._trial.samples.draws import Draw, Name, name_of, reads_whole_batches
+from pytest_dataloader_faults._trial.samples.fingerprint import (
+    digest_of,
+    digest_of_rows,
+    rows_of,
+    split,
+    take_apart,
+    without_batch,
+)
 from pytest_dataloader_faults.exceptions import UnusableDatasetError
+from pytest_dataloader_faults.outcomes import Batch, Sample
+from pytest_dataloader_faults.outcomes.agreement import EXACT, ZEROS, Comparison, Part
+from pytest_dataloader_faults.outcomes.contract import Contract
 from pytest_dataloader_faults.outcomes.text import pluralize
+
+if TYPE_CHECKING:
+    from torch.utils.data import DataLoader
 
 CALLS_USER_CODE = True
 
 _Result = TypeVar("_Result")
+_MOST_SAMPLES, _MOST_PARTS = 256, 16
+"""How many parts of samples are reported. People read them, and an outcome must stay small."""
+
+
+class Fingerprint(NamedTuple):
+    """A sample, and what its record leaves out.
+
+    Attributes:
+        sample: The record of the sample.
+        exact: The digest of the whole sample, whatever is compared of it.
+        parts: All parts of the sample.
+    """
+
+    sample: Sample
+    exact: str
+    parts: tuple[Part, ...]
+
+
+@dataclass
+class SampleComparer:
+    """Makes the fingerprints of all samples of one trial or reference."""
+
+    comparison: Comparison = EXACT
+    contract: Contract = field(default_factory=Contract)
+    _reported: int = 0
+
+    def begin(self) -> None:
+        """Begin a pass: the parts of its first samples are reported."""
+        self._reported = 0
+
+    def row(self, value: Any, *, is_slice: bool = False) -> Fingerprint:
+        """The fingerprint of *value*, with its parts unless many have been reported already.
+
+        *is_slice*: ``split`` has returned it. Without a function of the contract, it is a batch of
+        one sample, but messages name the sample.
+        """
+        parts = tuple(take_apart(self._key_of(value)))
+        self._reported += 1
+        reported = parts[:_MOST_PARTS] if self._reported <= _MOST_SAMPLES else ()
+        if is_slice and self.contract.key is None and self.contract.split is None:
+            reported = tuple(map(without_batch, reported))
+        return Fingerprint(self.record(parts, reported), digest_of(parts), parts)
+
+    def rows(self, batch: Any, count: int) -> tuple[Fingerprint, ...] | None:
+        """The fingerprint of each sample of *batch*; None if it is not of *count* samples."""
+        samples = self.split(batch, count)
+        if samples is None:
+            return None
+        return tuple(self.row(sample, is_slice=True) for sample in samples)
+
+    def split(self, batch: Any, count: int) -> list[Any] | None:
+        """The samples of *batch*; None if it is not of *count* samples."""
+        contract_split = self.contract.split
+        try:
+            samples = split(batch, count) if contract_split is None else list(contract_split(batch))
+        except Exception:  # noqa: BLE001  # the user's classes; the reference has tried it
+            return None
+        return samples if samples and len(samples) == count else None
+
+    def parts(self, batch: Any) -> tuple[str, ...]:
+        """The digests of the rows of *batch*, which a stream has made; none if it lacks rows."""
+        if self.comparison.by_form or self.contract.key is not None:
+            return ()
+        try:
+            return tuple(digest_of(take_apart(row)) for row in rows_of(batch))
+        except Exception:  # noqa: BLE001  # the user's classes: it is not a batch
+            return ()
+
+    def _key_of(self, value: Any) -> Any:
+        """What is compared of *value*: all of it if the key fails, as it may under a fault."""
+        if self.contract.key is None:
+            return value
+        try:
+            return self.contract.key(value)
+        except Exception:  # noqa: BLE001  # it was tried on the reference, where it must work
+            return value
+
+    def record(self, parts: Iterable[Part], shown: tuple[Part, ...] = ()) -> Sample:
+        """The record of a sample that has these *parts*, some of which are *shown*."""
+        compared = self.comparison.reduce(parts)
+        # A batch cannot have the content of another sample.
+        large = [each for each in compared if each.is_large and not self.comparison.in_batches]
+        zeros = f"{ZEROS} " if all(each.digest == ZEROS for each in large) else ""
+        content = zeros + digest_of(large) if large else ""
+        return Sample(digest_of(compared), content, shown)
+
+
+def record_batch(
+    batch: Any,
+    draw: Draw | None,
+    loader: DataLoader[Any],
+    comparer: SampleComparer,
+    max_samples: int | None = None,
+) -> Batch:
+    """The record of *batch*: its samples, or the whole if it is compared so, or cannot be split.
+
+    *draw* is what the sampler requested; None for a stream. *max_samples*: how many samples it has
+    at most, if that is not the batch size of *loader*.
+    """
+    size = max_samples or loader.batch_size or 1
+    is_whole = comparer.comparison.in_batches
+    rows = None if is_whole else _rows(batch, draw, loader, comparer, size)
+    keys = None if draw is None else draw.names
+    if rows is None:
+        whole = comparer.row(batch)
+        return Batch(keys, (whole.sample,), whole.exact, is_whole=True)
+    return Batch(
+        keys,
+        tuple(row.sample for row in rows),
+        digest_of_rows(row.exact for row in rows),
+        rows=() if draw or loader._auto_collation else comparer.parts(batch),
+    )
+
+
+def _rows(
+    batch: Any, draw: Draw | None, loader: DataLoader[Any], comparer: SampleComparer, size: int
+) -> tuple[Fingerprint, ...] | None:
+    """The samples in *batch*, which may be fewer than were requested, or than its *size*."""
+    indices = None if draw is None else draw.names
+    if not loader._auto_collation or (draw and draw.is_whole):
+        return (comparer.row(batch),)
+    if batch is None or indices == () or _is_empty(batch):
+        return ()
+    if indices and (rows := comparer.rows(batch, len(indices))):
+        return rows
+    largest = size if indices is None else len(indices) - 1
+    return next(
+        (rows for size in range(largest, 0, -1) if (rows := comparer.rows(batch, size))), None
+    )
+
+
+def _is_empty(batch: Any) -> bool:
+    try:
+        return isinstance(batch, (list, tuple, dict)) and not batch
+    except Exception:  # noqa: BLE001  # whatever the user's class raises
+        return False
+
+
+# Passes without a fault
 
 
 class Reading(NamedTuple):
@@ -155,7 +301,7 @@ class Reader:
         self._require_split(batch, count)
         counts = range(count, 0, -1) if reads_whole_batches(self.dataset) else [count]
         samples = next(filter(None, (self.comparer.split(batch, each) for each in counts)), None)
-        rows = samples and tuple(self._row(each, is_slice=self.comparer.slices) for each in samples)
+        rows = samples and tuple(self._row(each, is_slice=True) for each in samples)
         return BatchReading(draw.names, rows)
 
     def read_whole_batches(self, draws: Sequence[Draw]) -> list[Reading]:
@@ -244,7 +390,7 @@ class Reader:
         """The row of a batch of one sample; *is_whole*: it cannot be split."""
         is_batch = self.loader._auto_collation and not is_whole
         if is_batch and (samples := self.comparer.split(batch, 1)):
-            return self._row(samples[0], is_slice=self.comparer.slices)
+            return self._row(samples[0], is_slice=True)
         return self._row(batch)
 
     def _row(self, sample: Any, *, is_slice: bool = False) -> Fingerprint:
@@ -308,75 +454,3 @@ class _CopyingDataset:
 def _describe_index(index: Any) -> str:
     name = name_of(index)
     return repr(name) if type(index) is str else str(name)
-
-
-# Passes in workers
-
-
-def read_in_workers(
-    loader: DataLoader[Any], read: Callable[[], _Result]
-) -> tuple[list[_Result], bool]:
-    """What *read* returns in a worker of *loader*, and whether it needs all of its workers.
-
-    A stream is read in one worker, which has all of it, or else in as many as *loader* has. Nothing
-    is returned if a worker died.
-
-    Raises:
-        UnusableDatasetError: The dataset cannot be read in workers either.
-    """
-    replies = _read_in_workers(loader, read, 1)
-    is_stream = loaders.kind_of(loaders.dataset_of(loader)) == "iterable"
-    if is_stream and any(isinstance(each, UnusableDatasetError) for each in replies):
-        of_all = _read_in_workers(loader, read, loader.num_workers)
-        if of_all and not any(isinstance(each, UnusableDatasetError) for each in of_all):
-            return of_all, True
-    for reply in replies:
-        if isinstance(reply, UnusableDatasetError):
-            raise reply
-    return replies, False
-
-
-def _read_in_workers(loader: DataLoader[Any], read: Callable[[], Any], count: int) -> list[Any]:
-    """What each of *count* workers replies, maybe an error; nothing if one of them died."""
-    dataset = loaders.dataset_of(loader)
-    options: dict[str, Any] = {} if loaders.kind_of(dataset) == "iterable" else {"sampler": [0]}
-    options |= {"batch_size": None, "multiprocessing_context": "fork", "num_workers": count}
-    task = _ReadInWorker(read, loader.worker_init_fn)
-    try:
-        return list(DataLoader(dataset, worker_init_fn=task, **options))
-    except RuntimeError:  # A worker has exited.
-        return []
-
-
-class _ReadInWorker:
-    """A ``worker_init_fn`` that runs the user's own; then *read* makes the one batch."""
-
-    def __init__(self, read: Callable[[], Any], init_fn: Callable[[int], object] | None) -> None:
-        self._read, self._then = read, init_fn
-
-    def __call__(self, worker: int) -> None:
-        """Run in the worker, before it makes its fetcher."""
-        end_with_parent(at_once=True)
-        reply = self._reply(worker)
-        _DatasetKind.create_fetcher = lambda *_: _OneBatch(reply)  # type: ignore[method-assign]
-
-    def _reply(self, worker: int) -> Any:
-        try:
-            with loaders.report_dataset_errors("worker_init_fn"):
-                if self._then is not None:
-                    self._then(worker)
-            return self._read()
-        except UnusableDatasetError as error:
-            return error
-
-
-class _OneBatch:
-    """A fetcher that makes one batch, and then is at the end."""
-
-    def __init__(self, batch: Any) -> None:
-        self._batches = [batch]
-
-    def fetch(self, _: Any) -> Any:
-        if not self._batches:
-            raise StopIteration
-        return self._batches.pop()

@@ -12,42 +12,42 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
+from torch.utils.data import DataLoader
+from torch.utils.data.dataloader import _DatasetKind
+
+from pytest_dataloader_faults._engine.worker.arm import end_with_parent
 from pytest_dataloader_faults._engine.worker.fetch_hooks import seed_everything
 from pytest_dataloader_faults._settings.jobs import ReferenceJob
 from pytest_dataloader_faults._trial import loaders
 from pytest_dataloader_faults._trial.samplers import choose_size, count_samples, limit_samples
 from pytest_dataloader_faults._trial.samples import draws
-from pytest_dataloader_faults._trial.samples.comparer import SampleComparer
 from pytest_dataloader_faults._trial.samples.draws import Draw, Name
 from pytest_dataloader_faults._trial.samples.passes import (
     BatchReading,
     Reader,
     Reading,
-    read_in_workers,
+    SampleComparer,
     time_samples,
 )
 from pytest_dataloader_faults.exceptions import UnusableDatasetError
 from pytest_dataloader_faults.outcomes import Reference
 from pytest_dataloader_faults.outcomes.agreement import (
-    Comparison,
     Sample,
     SampleParts,
+    closest,
     count_varying,
     difference,
-    find_mask,
     spread,
-    without_content,
 )
+from pytest_dataloader_faults.outcomes.contract import Contract
 from pytest_dataloader_faults.outcomes.reference import count_rows
 from pytest_dataloader_faults.outcomes.text import pluralize
 
-if TYPE_CHECKING:
-    from torch.utils.data import DataLoader
-
 CALLS_USER_CODE = True
 
+_Result = TypeVar("_Result")
 _READINGS = 2
 """Each sample is read twice, which shows whether it is the same again."""
 _TIMED = 8
@@ -81,7 +81,7 @@ def take_reference(loader: DataLoader[Any], job: ReferenceJob) -> Reference:
     except UnusableDatasetError as error:
         if error.__cause__ is None or not loader.num_workers:  # The user's code raised nothing.
             raise
-        results, is_of_all_workers = read_in_workers(loader, read)
+        results, is_of_all_workers = _read_in_workers(loader, read)
         is_of_worker = True
         if not results:
             raise
@@ -92,6 +92,81 @@ def take_reference(loader: DataLoader[Any], job: ReferenceJob) -> Reference:
 def _make_reader(loader: DataLoader[Any], job: ReferenceJob) -> Reader:
     comparer = SampleComparer(job.comparison, job.settings.contract)
     return Reader(loader, comparer, job.displaced)
+
+
+# Some facts about datasets that only workers can read. A ``worker_init_fn`` may open the handle
+# that samples are read from, as many recipes for HDF5 do, and a dataset may refuse to be read by
+# another process. A stream may also refuse any number of workers but the one that it was made for,
+# as streams of energon do.
+
+
+def _read_in_workers(
+    loader: DataLoader[Any], read: Callable[[], _Result]
+) -> tuple[list[_Result], bool]:
+    """What *read* returns in a worker of *loader*, and whether it needs all of its workers.
+
+    A stream is read in one worker, which has all of it, or else in as many as *loader* has. Nothing
+    is returned if a worker died.
+
+    Raises:
+        UnusableDatasetError: The dataset cannot be read in workers either.
+    """
+    replies = _ask_workers(loader, read, 1)
+    is_stream = loaders.kind_of(loaders.dataset_of(loader)) == "iterable"
+    if is_stream and any(isinstance(each, UnusableDatasetError) for each in replies):
+        of_all = _ask_workers(loader, read, loader.num_workers)
+        if of_all and not any(isinstance(each, UnusableDatasetError) for each in of_all):
+            return of_all, True
+    for reply in replies:
+        if isinstance(reply, UnusableDatasetError):
+            raise reply
+    return replies, False
+
+
+def _ask_workers(loader: DataLoader[Any], read: Callable[[], Any], count: int) -> list[Any]:
+    """What each of *count* workers replies, maybe an error; nothing if one of them died."""
+    dataset = loaders.dataset_of(loader)
+    options: dict[str, Any] = {} if loaders.kind_of(dataset) == "iterable" else {"sampler": [0]}
+    options |= {"batch_size": None, "multiprocessing_context": "fork", "num_workers": count}
+    task = _ReadInWorker(read, loader.worker_init_fn)
+    try:
+        return list(DataLoader(dataset, worker_init_fn=task, **options))
+    except RuntimeError:  # A worker has exited.
+        return []
+
+
+class _ReadInWorker:
+    """A ``worker_init_fn`` that runs the user's own; then *read* makes the one batch."""
+
+    def __init__(self, read: Callable[[], Any], init_fn: Callable[[int], object] | None) -> None:
+        self._read, self._then = read, init_fn
+
+    def __call__(self, worker: int) -> None:
+        """Run in the worker, before it makes its fetcher."""
+        end_with_parent(at_once=True)
+        reply = self._reply(worker)
+        _DatasetKind.create_fetcher = lambda *_: _OneBatch(reply)  # type: ignore[method-assign]
+
+    def _reply(self, worker: int) -> Any:
+        try:
+            with loaders.report_dataset_errors("worker_init_fn"):
+                if self._then is not None:
+                    self._then(worker)
+            return self._read()
+        except UnusableDatasetError as error:
+            return error
+
+
+class _OneBatch:
+    """A fetcher that makes one batch, and then is at the end."""
+
+    def __init__(self, batch: Any) -> None:
+        self._batches = [batch]
+
+    def fetch(self, _: Any) -> Any:
+        if not self._batches:
+            raise StopIteration
+        return self._batches.pop()
 
 
 # Samples with indices
@@ -312,9 +387,10 @@ def _reference_of_stream(
     if is_regrouped or len(repeats) == len(readings):
         return reference
     if len(repeats) < len(readings):
-        return replace(reference, unstable_index=None, second_pass_count=len(repeats))
-    part = f"the stream returned {pluralize(len(readings), 'sample')}, then {len(repeats)}"
-    return replace(reference, unstable_index=len(readings), unstable_part=part)
+        return replace(reference, unstable="", second_pass_count=len(repeats))
+    change = f"the stream returned {pluralize(len(readings), 'sample')}, then {len(repeats)}"
+    unstable = describe_unstable(len(readings), change, job.settings.contract)
+    return replace(reference, unstable=unstable)
 
 
 def _have_same_rows(readings: Sequence[Reading], repeats: Sequence[Reading]) -> bool:
@@ -333,28 +409,35 @@ def _build(reader: Reader, readings: Sequence[Reading], repeats: Sequence[Readin
     kind, comparison = loaders.kind_of(reader.dataset), reader.comparer.comparison
     is_regrouped = _have_same_rows(readings, repeats)
     samples, repeated = (_record(each, reader.comparer) for each in (readings, repeats))
-    place = None if is_regrouped else _find_unstable(samples, repeated)
-    differs = ""
+    names = [number if each.name is None else each.name for number, each in enumerate(readings)]
+    place, unstable = None if is_regrouped else _find_unstable(samples, repeated), ""
     if place is not None:
         shown = (comparison.reduce(each[place].row.sample.parts) for each in (readings, repeats))
-        differs = difference(*map(tuple, shown)).replace("the reference", "the first read")
-    exact, exact_again = (
-        Counter((each.name, each.row.exact) for each in reading) for reading in (readings, repeats)
-    )
-    differing = 0 if is_regrouped else (exact - exact_again).total()
-    parts = map(_parts_by_sample, (readings, repeats))
-    names = [number if each.name is None else each.name for number, each in enumerate(readings)]
+        change = difference(*map(tuple, shown)).replace("the reference", "the first read")
+        unstable = describe_unstable(names[place], change, reader.comparer.contract)
+    varies = not (is_regrouped or repeats is readings)
+    varying = count_varying(*map(_parts_by_sample, (readings, repeats))) if varies else {}
     batch_parts = tuple(each.parts for each in readings)
     return Reference(
         kind,
         tuple(zip(names, (sample for _, sample in samples), strict=True)),
-        unstable_index=None if place is None else names[place],
-        unstable_part=differs,
-        nondeterministic_count=differing,
-        varying=tuple(count_varying(*parts).items()) if differing else (),
+        unstable=unstable,
+        varying=tuple(varying.items()),
         draws_random_numbers=reader.draws_random_numbers,
         comparison=comparison,
         parts=batch_parts if all(batch_parts) else (),
+    )
+
+
+def describe_unstable(index: Any, change: str, contract: Contract) -> str:
+    """The error if a sample differs between two reads under every comparison of *contract*."""
+    text = f"sample {index!r} was different when it was read a second time in the same process"
+    text += f": {change}" if change else ""
+    if contract.key:
+        return f"{text}. The contract's key must return the same for both"
+    return (
+        f"{text}. Not even the types are the same, so a wrong sample could not be recognized."
+        " Declare what counts as the same sample: Contract(key=...)"
     )
 
 
@@ -405,41 +488,5 @@ def _adapt(
     if is_allowed and len(readings) == len(repeats):
         first, second = _parts_by_sample(readings), _parts_by_sample(repeats)
         is_stream = loaders.kind_of(reader.dataset) == "iterable"
-        comparison = _closest(reader.comparer.comparison, first, second, is_stream=is_stream)
+        comparison = closest(reader.comparer.comparison, first, second, is_stream=is_stream)
         reader.comparer.comparison = comparison
-
-
-def _closest(
-    comparison: Comparison, first: SampleParts, second: SampleParts, *, is_stream: bool
-) -> Comparison:
-    """The closest comparison by which both readings are the same, if there is one."""
-    if not comparison.by_form:
-        mask = comparison.mask | find_mask(first, second)
-        masked = replace(comparison, mask=mask)
-        if _is_sufficient(masked, first, second, is_stream=is_stream):
-            return masked
-    forms = (
-        [(key, list(map(without_content, parts))) for key, parts in reading]
-        for reading in (first, second)
-    )
-    mask = replace(comparison.mask, form_only=()) | find_mask(*forms)
-    is_any = "" in mask.ignored  # Whatever the dataset returns would be right.
-    return comparison if is_any else replace(comparison, by_form=True, mask=mask)
-
-
-def _is_sufficient(
-    comparison: Comparison, first: SampleParts, second: SampleParts, *, is_stream: bool
-) -> bool:
-    """Whether both readings are the same by *comparison*, which compares content.
-
-    The parts of a stream that are left may be labels, which many samples have.
-    """
-    compared, repeated = (
-        [(key, tuple(comparison.reduce(parts))) for key, parts in reading]
-        for reading in (first, second)
-    )
-    if not comparison.mask:
-        return Counter(compared) == Counter(repeated)
-    has_content = any(part.digest for _, parts in compared for part in parts)
-    is_varied = not is_stream or len(set(compared)) * 2 >= len(compared)
-    return has_content and is_varied and Counter(compared) == Counter(repeated)

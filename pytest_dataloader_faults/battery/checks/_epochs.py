@@ -18,7 +18,7 @@ from pytest_dataloader_faults.outcomes import Outcome, Pass, Reference, Verdict
 from pytest_dataloader_faults.outcomes.agreement import Part
 from pytest_dataloader_faults.outcomes.chains import error_line
 from pytest_dataloader_faults.outcomes.contract import Cause, Finding
-from pytest_dataloader_faults.outcomes.judge.draws import USED_UP
+from pytest_dataloader_faults.outcomes.judge.expected import USED_UP
 from pytest_dataloader_faults.outcomes.judge.sharing import UNPICKLABLE
 from pytest_dataloader_faults.outcomes.leaks import (
     FEWEST_EPOCHS,

@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 from pytest_dataloader_faults.faults.base import Effect
 from pytest_dataloader_faults.outcomes.agreement import Sample
 from pytest_dataloader_faults.outcomes.contract import Cause, Contract, Finding, Verdict
-from pytest_dataloader_faults.outcomes.judge.draws import count_drawn
+from pytest_dataloader_faults.outcomes.judge.expected import count_drawn
 from pytest_dataloader_faults.outcomes.records import Pass, TrialFacts
 from pytest_dataloader_faults.outcomes.reference import Reference
 from pytest_dataloader_faults.outcomes.results import (

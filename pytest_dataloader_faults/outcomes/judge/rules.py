@@ -11,7 +11,7 @@ from pytest_dataloader_faults.faults import HttpError
 from pytest_dataloader_faults.outcomes import chains, error_text
 from pytest_dataloader_faults.outcomes.chains import Raised, error_line
 from pytest_dataloader_faults.outcomes.contract import Contract, Finding, Verdict
-from pytest_dataloader_faults.outcomes.judge import draws, errors, hangs, sharing
+from pytest_dataloader_faults.outcomes.judge import errors, hangs, sharing
 from pytest_dataloader_faults.outcomes.judge.allowed import Allowed, allowed_in, may_be_damaged
 from pytest_dataloader_faults.outcomes.judge.compare import (
     count_missing,
@@ -19,7 +19,7 @@ from pytest_dataloader_faults.outcomes.judge.compare import (
     find_mismatch,
     has_unknown_sample,
 )
-from pytest_dataloader_faults.outcomes.judge.expected import Expected
+from pytest_dataloader_faults.outcomes.judge.expected import Expected, find_shortfall
 from pytest_dataloader_faults.outcomes.leaks import find_leak, judge_growth
 from pytest_dataloader_faults.outcomes.records import Pass, TrialFacts
 from pytest_dataloader_faults.outcomes.reference import Reference
@@ -207,7 +207,7 @@ class Judge:
                 is_seeded = outcome.fired and outcome.comparison.seeded is not None
                 sentence = f"{where}{wrong.sentence}, and no exception was raised{suffix}"
                 return replace(wrong, sentence=sentence + (_SEEDED if is_seeded else ""))
-        return draws.find_shortfall(outcome, self.reference)
+        return find_shortfall(outcome, self.reference)
 
     def find_unclear_error(self) -> Finding | None:
         """An error under the faults that does not name its cause."""
