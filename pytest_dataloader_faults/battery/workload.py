@@ -54,7 +54,7 @@ NOTHING_TO_SWEEP = (
     "these faults match nothing that its workers do to data files or TCP connections, so there is"
     " nothing to sweep. For what its constructor does, pass before_init=True"
 )
-_NO_FOLDERS = targets.OwnFolders()
+_NO_FOLDERS, _UNKNOWN = targets.OwnFolders(), Reference("map", ())
 _Item = TypeVar("_Item")
 _Result = TypeVar("_Result")
 _REASON = ArgumentRule(
@@ -166,10 +166,7 @@ class Workload:
         paths: The data files that faults may hit.
         own_folders: Folders that only the trial uses, so writes there may fail.
         cached: Files that the workers read, and that were created while the reference was taken.
-        stream_count: The number of samples of a stream; None of an endless or map-style one.
-        length: The length of a map-style dataset, if it has one.
-        in_workers_only: Whether only workers can read the dataset.
-        in_all_workers_only: Whether only the loader's own number of workers can read it.
+        reference: The samples, if they are known.
         ranks: How many processes train together; None without ranks.
         is_at_rest: Whether these are files that can be damaged before the dataset is created.
         refusal: Why there are none, or None.
@@ -181,10 +178,7 @@ class Workload:
     paths: frozenset[str]
     own_folders: targets.OwnFolders = _NO_FOLDERS
     cached: tuple[str, ...] = ()
-    stream_count: int | None = None
-    length: int | None = None
-    in_workers_only: bool = False
-    in_all_workers_only: bool = False
+    reference: Reference = _UNKNOWN
     ranks: int | None = None
     is_at_rest: bool = False
     refusal: NotApplicable | None = None
@@ -197,19 +191,11 @@ class Workload:
         globs: tuple[str, ...],
         own_folders: targets.OwnFolders = _NO_FOLDERS,
         cached: tuple[str, ...] = (),
-        reference: Reference | None = None,
+        reference: Reference = _UNKNOWN,
         ranks: int | None = None,
     ) -> Workload:
         """The workload of *fault_free*, with the files that match *globs*."""
-        workload = cls(fault_free, globs, frozenset(), own_folders, cached, ranks=ranks)
-        if reference is not None:
-            workload = replace(
-                workload,
-                stream_count=reference.stream_count,
-                length=reference.readable,
-                in_workers_only=reference.is_of_worker,
-                in_all_workers_only=reference.is_of_all_workers,
-            )
+        workload = cls(fault_free, globs, frozenset(), own_folders, cached, reference, ranks)
         matching_paths = filter(GlobMatcher(globs), workload.known_paths)
         scratch = _scratch_files(fault_free, own_folders)
         data_files = targets.existing_files(matching_paths, fault_free.lasting_files, scratch)

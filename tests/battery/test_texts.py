@@ -78,7 +78,10 @@ PLANS = {
     "writes nothing": ("write-error", READS),
     "written before": ("write-error", replace(READS, cached=(DATA,))),
     "no connection": ("connection-error", READS),
-    "in workers only": ("read-before-fork", replace(READS, in_workers_only=True)),
+    "in workers only": (
+        "read-before-fork",
+        replace(READS, reference=Reference("map", (), is_of_worker=True)),
+    ),
     "a stream": ("copy-on-write", _of_length(None, kind="iterable")),
     "its own sampler": ("copy-on-write", _of_length(None)),
     "few samples": ("copy-on-write", _of_length(1023)),

@@ -67,10 +67,11 @@ def workers_agree(workload: Workload) -> Iterator[Scenario]:
     worker does not need to be divided, and a stream may refuse any other number of workers.
     """
     worker_count = len({each.worker for each in workload.fault_free.workers})
-    if workload.stream_count is None or worker_count == 1 or workload.in_all_workers_only:
+    stream_count = workload.reference.stream_count
+    if stream_count is None or worker_count == 1 or workload.reference.is_of_all_workers:
         yield Scenario()
         return
-    counts = {workload.stream_count, *(len(kind.read.paths) or 1 for kind in workload.kinds)}
+    counts = {stream_count, *(len(kind.read.paths) or 1 for kind in workload.kinds)}
     candidates = range(worker_count + 1, worker_count + 1 + _MOST_MORE_WORKERS)
     other_count = next(
         (each for each in candidates if all(count % each for count in counts)), candidates[0]
@@ -215,7 +216,7 @@ def _find_leftovers(outcome: Outcome) -> Finding | None:
 )
 def read_before_fork(workload: Workload) -> Iterator[Scenario]:
     """No fault: what the first sample opens is what forked workers share."""
-    if workload.in_workers_only:
+    if workload.reference.is_of_worker:
         raise NotApplicable("only workers can read it: in the main process it raises an error")
     yield Scenario()
 

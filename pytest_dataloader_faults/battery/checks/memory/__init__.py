@@ -318,9 +318,9 @@ def _count_readable(workload: Workload) -> int | None:
     shows in the trial. But what it draws shows whether the samples have numbers.
     """
     length = workload.fault_free.epochs[0].length
-    if length is not None or workload.length is None:
+    if length is not None or workload.reference.readable is None:
         return length
-    readable = range(workload.length)
+    readable = range(workload.reference.readable)
     drawn = [index for indices in workload.fault_free.epochs[0].drawn for index in indices]
     is_numbered = all(type(index) is int and index in readable for index in drawn)
-    return workload.length if drawn and is_numbered else None
+    return workload.reference.readable if drawn and is_numbered else None
