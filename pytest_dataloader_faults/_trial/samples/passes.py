@@ -15,9 +15,9 @@ import contextlib
 import copy
 import pickle
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, TypeAlias, TypeVar
 
 from torch.utils.data.dataloader import _DatasetKind
 
@@ -53,23 +53,13 @@ _MOST_SAMPLES, _MOST_PARTS = 256, 16
 """How many parts of samples are reported. People read them, and an outcome must stay small."""
 
 
-class Fingerprint(NamedTuple):
-    """A sample, and what its record leaves out.
-
-    Attributes:
-        sample: The record of the sample.
-        exact: The digest of the whole sample, whatever is compared of it.
-        parts: All parts of the sample.
-    """
-
-    sample: Sample
-    exact: str
-    parts: tuple[Part, ...]
+_Parts: TypeAlias = tuple[Part, ...]
+"""All parts of a sample, which are its fingerprint."""
 
 
 @dataclass
 class SampleComparer:
-    """Makes the fingerprints of all samples of one trial or reference."""
+    """Makes the records of all samples of one trial or reference."""
 
     comparison: Comparison = EXACT
     contract: Contract = field(default_factory=Contract)
@@ -79,25 +69,16 @@ class SampleComparer:
         """Begin a pass: the parts of its first samples are reported."""
         self._reported = 0
 
-    def row(self, value: Any, *, is_slice: bool = False) -> Fingerprint:
-        """The fingerprint of *value*, with its parts unless many have been reported already.
+    def take_apart(self, value: Any) -> _Parts:
+        """The parts of *value*, or of its key."""
+        return tuple(take_apart(self._key_of(value)))
 
-        *is_slice*: ``split`` has returned it. Without a function of the contract, it is a batch of
-        one sample, but messages name the sample.
-        """
-        parts = tuple(take_apart(self._key_of(value)))
-        self._reported += 1
-        reported = parts[:_MOST_PARTS] if self._reported <= _MOST_SAMPLES else ()
-        if is_slice and self.contract.key is None and self.contract.split is None:
-            reported = tuple(map(without_batch, reported))
-        return Fingerprint(self.record(parts, reported), digest_of(parts), parts)
-
-    def rows(self, batch: Any, count: int) -> tuple[Fingerprint, ...] | None:
-        """The fingerprint of each sample of *batch*; None if it is not of *count* samples."""
-        samples = self.split(batch, count)
-        if samples is None:
-            return None
-        return tuple(self.row(sample, is_slice=True) for sample in samples)
+    def rows(self, batch: Any, count: int) -> tuple[_Parts, ...] | None:
+        """The parts of each sample of *batch*; None if it is not of *count* samples."""
+        rows = tuple(map(self.take_apart, self.split(batch, count) or ()))
+        if self.contract.split is None and self.contract.key is None:
+            rows = tuple(tuple(map(without_batch, each)) for each in rows)
+        return rows or None
 
     def split(self, batch: Any, count: int) -> list[Any] | None:
         """The samples of *batch*; None if it is not of *count* samples."""
@@ -108,7 +89,7 @@ class SampleComparer:
             return None
         return samples if samples and len(samples) == count else None
 
-    def parts(self, batch: Any) -> tuple[str, ...]:
+    def digests_of_rows(self, batch: Any) -> tuple[str, ...]:
         """The digests of the rows of *batch*, which a stream has made; none if it lacks rows."""
         if self.comparison.by_form or self.contract.key is not None:
             return ()
@@ -126,14 +107,20 @@ class SampleComparer:
         except Exception:  # noqa: BLE001  # it was tried on the reference, where it must work
             return value
 
-    def record(self, parts: Iterable[Part], shown: tuple[Part, ...] = ()) -> Sample:
-        """The record of a sample that has these *parts*, some of which are *shown*."""
+    def digest(self, parts: _Parts) -> str:
+        """The digest of what is compared of the *parts* of a sample."""
+        return digest_of(self.comparison.reduce(parts))
+
+    def record(self, parts: _Parts) -> Sample:
+        """The record of a sample, with its *parts* unless many have been reported already."""
+        self._reported += 1
         compared = self.comparison.reduce(parts)
         # A batch cannot have the content of another sample.
         large = [each for each in compared if each.is_large and not self.comparison.in_batches]
         zeros = f"{ZEROS} " if all(each.digest == ZEROS for each in large) else ""
         content = zeros + digest_of(large) if large else ""
-        return Sample(digest_of(compared), content, shown)
+        reported = parts[:_MOST_PARTS] if self._reported <= _MOST_SAMPLES else ()
+        return Sample(digest_of(compared), content, reported)
 
 
 def record_batch(
@@ -153,23 +140,23 @@ def record_batch(
     rows = None if is_whole else _rows(batch, draw, loader, comparer, size)
     keys = None if draw is None else draw.names
     if rows is None:
-        whole = comparer.row(batch)
-        return Batch(keys, (whole.sample,), whole.exact, is_whole=True)
+        parts = comparer.take_apart(batch)
+        return Batch(keys, (comparer.record(parts),), digest_of(parts), is_whole=True)
     return Batch(
         keys,
-        tuple(row.sample for row in rows),
-        digest_of_rows(row.exact for row in rows),
-        rows=() if draw or loader._auto_collation else comparer.parts(batch),
+        tuple(map(comparer.record, rows)),
+        digest_of_rows(map(digest_of, rows)),
+        rows=() if draw or loader._auto_collation else comparer.digests_of_rows(batch),
     )
 
 
 def _rows(
     batch: Any, draw: Draw | None, loader: DataLoader[Any], comparer: SampleComparer, size: int
-) -> tuple[Fingerprint, ...] | None:
+) -> tuple[_Parts, ...] | None:
     """The samples in *batch*, which may be fewer than were requested, or than its *size*."""
     indices = None if draw is None else draw.names
     if not loader._auto_collation or (draw and draw.is_whole):
-        return (comparer.row(batch),)
+        return (comparer.take_apart(batch),)
     if batch is None or indices == () or _is_empty(batch):
         return ()
     if indices and (rows := comparer.rows(batch, len(indices))):
@@ -197,8 +184,8 @@ class Reading(NamedTuple):
     """
 
     name: Name | tuple[Name, ...] | None
-    row: Fingerprint
-    parts: tuple[str, ...] = ()
+    parts: _Parts
+    rows: tuple[str, ...] = ()
     """The digests of its rows, if a stream makes its own batches."""
 
 
@@ -206,7 +193,7 @@ class BatchReading(NamedTuple):
     """A batch, as it was read once; *rows* are None if it cannot be split into samples."""
 
     names: tuple[Name, ...]
-    rows: Sequence[Fingerprint] | None
+    rows: Sequence[_Parts] | None
 
 
 @dataclass
@@ -215,6 +202,7 @@ class Reader:
 
     Attributes:
         displaced: By how much the index whose random numbers a sample gets is less than its own.
+        seed: What is added to the seed of the samples.
         draws_random_numbers: Whether samples that are seeded draw numbers from the global
             generators of torch, NumPy or Python.
 
@@ -223,13 +211,12 @@ class Reader:
     loader: DataLoader[Any]
     comparer: SampleComparer
     displaced: int = 0
+    seed: int = 0
     draws_random_numbers: bool = False
 
     def __post_init__(self) -> None:
         self._states: dict[str, Any] | None = None
         self._indices: Sequence[Any] = ()
-        self._seed = 0
-        """What is added to the seed of samples."""
         self._may_fork = loaders.start_method_of(self.loader) in ("", "fork")
 
     @property
@@ -271,42 +258,30 @@ class Reader:
         self._look_at_generators()
         return batch
 
-    def read_alone(self, draws: Sequence[Draw], seed: int = 0) -> list[Reading]:
-        """The one sample of each draw; *seed* is added to the seed of each."""
-        self.comparer.begin()
-        self._seed = seed
-        try:
-            return list(map(self._read_sample, draws))
-        finally:
-            self._seed = 0
-
-    def _read_sample(self, draw: Draw) -> Reading:
+    def read_alone(self, draw: Draw) -> Reading:
+        """The one sample of *draw*."""
         try:
             batch = self.fetch(draw)
         except loaders.CollateError:  # ``__getitems__`` may have left out the one sample.
             if not reads_whole_batches(self.dataset):
                 raise
             batch = self.fetch(draw, one_by_one=True)
-        return Reading(draw.names[0], self._row_of_one(batch, is_whole=draw.is_whole))
+        return Reading(draw.names[0], self._take_apart(batch, is_whole=draw.is_whole))
 
-    def read_batches(self, draws: Sequence[Draw]) -> list[BatchReading]:
-        """The batch of each draw, as its rows."""
-        return list(map(self._read_batch, draws))
-
-    def _read_batch(self, draw: Draw) -> BatchReading:
+    def read_batch(self, draw: Draw) -> BatchReading:
+        """The batch of *draw*, as its samples."""
         batch = self.fetch(draw)
         if draw.is_whole or not self.loader._auto_collation:
-            return BatchReading(draw.names, (self._row(batch),))
+            return BatchReading(draw.names, (self._take_apart(batch, is_whole=True),))
         count = len(draw.names)  # A ready batch may lack some.
         self._require_split(batch, count)
         counts = range(count, 0, -1) if reads_whole_batches(self.dataset) else [count]
-        samples = next(filter(None, (self.comparer.split(batch, each) for each in counts)), None)
-        rows = samples and tuple(self._row(each, is_slice=True) for each in samples)
-        return BatchReading(draw.names, rows)
+        samples = (self.comparer.rows(batch, each) for each in counts)
+        return BatchReading(draw.names, next(filter(None, samples), None))
 
-    def read_whole_batches(self, draws: Sequence[Draw]) -> list[Reading]:
-        """The batch of each draw, as one sample."""
-        return [Reading(each.names, self._row(self.fetch(each))) for each in draws]
+    def read_whole_batch(self, draw: Draw) -> Reading:
+        """The batch of *draw*, as one sample."""
+        return Reading(draw.names, self._take_apart(self.fetch(draw), is_whole=True))
 
     def _make_fetcher(self) -> Any:
         is_map = loaders.kind_of(self.dataset) == "map"
@@ -322,7 +297,7 @@ class Reader:
         if (start := self.comparer.comparison.seeded) is not None:
             for index in indices:
                 same_as = index - self.displaced if self.displaced else index
-                seed_sample(start + self._seed, same_as)
+                seed_sample(start + self.seed, same_as)
             self._states = None if self.draws_random_numbers else generator_states()
 
     def _look_at_generators(self) -> None:
@@ -365,8 +340,8 @@ class Reader:
                 raise
             if is_batched and is_first and self.comparer.split(batch, 1) is None:
                 self._refuse_batches()
-            parts = () if is_batched else self.comparer.parts(batch)
-            yield Reading(None, self._row_of_one(batch), parts)
+            rows = () if is_batched else self.comparer.digests_of_rows(batch)
+            yield Reading(None, self._take_apart(batch), rows)
             is_first = False
 
     def _collates_several(self) -> bool:
@@ -386,19 +361,18 @@ class Reader:
 
     # What is compared
 
-    def _row_of_one(self, batch: Any, *, is_whole: bool = False) -> Fingerprint:
-        """The row of a batch of one sample; *is_whole*: it cannot be split."""
-        is_batch = self.loader._auto_collation and not is_whole
-        if is_batch and (samples := self.comparer.split(batch, 1)):
-            return self._row(samples[0], is_slice=True)
-        return self._row(batch)
+    def _take_apart(self, batch: Any, *, is_whole: bool = False) -> _Parts:
+        """The parts of a batch of one sample, or of the whole batch.
 
-    def _row(self, sample: Any, *, is_slice: bool = False) -> Fingerprint:
-        """The row of *sample*. The key of the contract must not fail: no fault has hit it."""
+        The key of the contract must not fail, because no fault has hit the sample.
+        """
+        is_batch = self.loader._auto_collation and not is_whole
         if (key := self.comparer.contract.key) is not None:
+            samples = (self.comparer.split(batch, 1) if is_batch else None) or [batch]
             with loaders.report_dataset_errors("the contract's key"):
-                key(sample)
-        return self.comparer.row(sample, is_slice=is_slice)
+                key(samples[0])
+        rows = self.comparer.rows(batch, 1) if is_batch else None
+        return rows[0] if rows else self.comparer.take_apart(batch)
 
     def _require_split(self, batch: Any, count: int) -> None:
         """Refuse a function of the author's that does not split *batch* into *count* samples."""

@@ -263,14 +263,11 @@ class _ByIndex:
             return self._take_whole_batches()
         if not self._agree(readings, batched):
             _adapt(self.reader, self.job, *map(_rows_in, (batched, self._read_batches(step=-1))))
-        are_split = self._agree(readings, batched) and not self._comparer.comparison.in_batches
+        if self._comparer.comparison.in_batches or not self._agree(readings, batched):
+            return self._take_whole_batches()
         if self._comparer.comparison.is_loose:
             self._drop_useless_seeds()
-        reference = _build(self.reader, readings, repeats)
-        if are_split:
-            return reference
-        whole = self._take_whole_batches()
-        return replace(reference, samples=whole.samples, parts=(), comparison=whole.comparison)
+        return _build(self.reader, readings, repeats)
 
     def _read_first(self, batched: Sequence[BatchReading]) -> list[Reading]:
         """Each sample alone; without seeds if no sample needs them."""
@@ -292,7 +289,7 @@ class _ByIndex:
         comparer = self._comparer
         comparer.comparison = replace(comparer.comparison, in_batches=True)
         readings, repeats = (
-            self._read(self.reader.read_whole_batches, self._requested, step) for step in (1, -1)
+            self._read(self.reader.read_whole_batch, self._requested, step) for step in (1, -1)
         )
         _adapt(self.reader, self.job, readings, repeats)
         mask = spread(comparer.comparison.mask, _parts_by_sample((*readings, *repeats)))
@@ -301,7 +298,7 @@ class _ByIndex:
         return _build(self.reader, readings, repeats)
 
     def _read_batches(self, step: int = 1) -> list[BatchReading]:
-        return self._read(self.reader.read_batches, self._requested, step)
+        return self._read(self.reader.read_batch, self._requested, step)
 
     def _read_alone(
         self, batched: Sequence[BatchReading], step: int = -1, seed: int = 0
@@ -311,7 +308,7 @@ class _ByIndex:
         What the dataset has open may not survive a fork: that is the business of the workers.
         """
         try:
-            return self._read(partial(self.reader.read_alone, seed=seed), self._samples, step)
+            return self._read(self.reader.read_alone, self._samples, step, seed)
         except loaders.CollateError:
             raise
         except UnusableDatasetError:
@@ -320,10 +317,15 @@ class _ByIndex:
             return list({each.name: each for each in _rows_in(batched)}.values())
 
     def _read(
-        self, read: Callable[[Sequence[Draw]], list[Any]], drawn: Sequence[Draw], step: int
+        self, read: Callable[[Draw], Any], drawn: Sequence[Draw], step: int, seed: int = 0
     ) -> list[Any]:
         """What *read* makes of each of these draws; a *step* of -1 reads them backwards."""
-        return self.reader.run_in_child(lambda: read(drawn[::step])[::step], self.job.deadline)
+
+        def read_all() -> list[Any]:
+            self.reader.seed = seed
+            return list(map(read, drawn[::step]))[::step]
+
+        return self.reader.run_in_child(read_all, self.job.deadline)
 
     def _agree(self, readings: Sequence[Reading], batches: Sequence[BatchReading]) -> bool:
         """Whether each row of the *batches* is equal to its sample in *readings*.
@@ -334,7 +336,7 @@ class _ByIndex:
         digests = dict(zip((each.name for each in readings), rows_read, strict=True))
         known = set(digests.values())
         for names, rows in batches:
-            found = [self._comparer.record(each.parts).digest for each in rows or ()]
+            found = list(map(self._comparer.digest, rows or ()))
             is_whole = len(found) == len(names) and found == [digests[each] for each in names]
             is_part = 0 < len(found) < len(names) and known.issuperset(found)
             if not (is_whole or is_part):
@@ -396,7 +398,7 @@ def _reference_of_stream(
 def _have_same_rows(readings: Sequence[Reading], repeats: Sequence[Reading]) -> bool:
     """Whether both readings have the same rows, in a stream's own batches, which may differ."""
     rows, repeated = (
-        count_rows([each.parts for each in reading]) for reading in (readings, repeats)
+        count_rows([each.rows for each in reading]) for reading in (readings, repeats)
     )
     return rows is not None and rows == repeated
 
@@ -412,12 +414,12 @@ def _build(reader: Reader, readings: Sequence[Reading], repeats: Sequence[Readin
     names = [number if each.name is None else each.name for number, each in enumerate(readings)]
     place, unstable = None if is_regrouped else _find_unstable(samples, repeated), ""
     if place is not None:
-        shown = (comparison.reduce(each[place].row.sample.parts) for each in (readings, repeats))
+        shown = (comparison.reduce(each[place].parts) for each in (readings, repeats))
         change = difference(*map(tuple, shown)).replace("the reference", "the first read")
         unstable = describe_unstable(names[place], change, reader.comparer.contract)
     varies = not (is_regrouped or repeats is readings)
     varying = count_varying(*map(_parts_by_sample, (readings, repeats))) if varies else {}
-    batch_parts = tuple(each.parts for each in readings)
+    rows = tuple(each.rows for each in readings)
     return Reference(
         kind,
         tuple(zip(names, (sample for _, sample in samples), strict=True)),
@@ -425,7 +427,7 @@ def _build(reader: Reader, readings: Sequence[Reading], repeats: Sequence[Readin
         varying=tuple(varying.items()),
         draws_random_numbers=reader.draws_random_numbers,
         comparison=comparison,
-        parts=batch_parts if all(batch_parts) else (),
+        parts=rows if all(rows) else (),
     )
 
 
@@ -447,9 +449,8 @@ _Record = Sequence[tuple[Any, Sample]]
 
 def _record(readings: Sequence[Reading], comparer: SampleComparer) -> _Record:
     """The samples in *readings*, by the comparison that *comparer* has now."""
-    return [
-        (each.name, comparer.record(each.row.parts, each.row.sample.parts)) for each in readings
-    ]
+    comparer.begin()
+    return [(each.name, comparer.record(each.parts)) for each in readings]
 
 
 def _find_unstable(samples: _Record, repeated: _Record) -> int | None:
@@ -464,7 +465,7 @@ def _find_unstable(samples: _Record, repeated: _Record) -> int | None:
 
 def _digests(comparer: SampleComparer, readings: Iterable[Reading]) -> list[str]:
     """The digests of *readings* by the comparison that *comparer* has now."""
-    return [comparer.record(each.row.parts).digest for each in readings]
+    return [comparer.digest(each.parts) for each in readings]
 
 
 def _rows_in(batches: Sequence[BatchReading]) -> list[Reading]:
@@ -477,7 +478,7 @@ def _rows_in(batches: Sequence[BatchReading]) -> list[Reading]:
 
 
 def _parts_by_sample(readings: Sequence[Reading]) -> SampleParts:
-    return [(each.name, each.row.parts) for each in readings]
+    return [(each.name, each.parts) for each in readings]
 
 
 def _adapt(
