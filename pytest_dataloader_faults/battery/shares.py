@@ -1,4 +1,4 @@
-"""The samples of a fault-free run: those of the main process, and those of each worker."""
+"""The samples that workers deliver without a fault, if the main process does not read the same."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ from pytest_dataloader_faults.outcomes.stages import RECOVERY
 from pytest_dataloader_faults.steps import run_epochs
 from support.applicability import refusal_of
 from support.datasets import Records, write_records
-from support.facts import EIO, EPOCH_1, fired, revised, unfired
+from support.facts import EIO, EPOCH_1, fired, revised, stream_reference, unfired
 from support.rows import rows
 
 A, B, C = "/data/a.bin", "/data/b.bin", "/data/c.bin"
@@ -318,7 +318,9 @@ def test_the_longest_of_all_reads_is_named(real):
 def test_a_stream_is_tried_with_more_workers(samples, files, workers, expected, real):
     paths = [f"/data/{each}.bin" for each in range(files)]
     workload = _workload(real, *[dict.fromkeys(paths, READ)] * workers)
-    scenarios = CHECKS["workers-agree"].plan_scenarios(replace(workload, stream_count=samples))
+    stream = stream_reference(" ".join(map(str, range(samples or 0))))
+    reference = stream if samples else _REFERENCE
+    scenarios = CHECKS["workers-agree"].plan_scenarios(replace(workload, reference=reference))
 
     assert scenarios[0].loader == {}
     changes = [dict(each.loader) for each in scenarios[1:]]

@@ -245,13 +245,13 @@ class Reader:
 
     # Samples with indices
 
-    def fetch(self, draw: Draw, *, one_by_one: bool = False) -> Any:
-        """The batch that a worker makes of *draw*; *one_by_one*: without ``__getitems__``."""
+    def fetch(self, draw: Draw) -> Any:
+        """The batch that a worker makes of *draw*."""
         self._states, self._indices = None, draw.indices
         with loaders.report_dataset_errors(self._describe):
             fetcher = self._make_fetcher()
             if loaders.kind_of(self.dataset) == "map":
-                dataset = _CopyingDataset(fetcher.dataset, one_by_one=one_by_one)
+                dataset = _CopyingDataset(fetcher.dataset)
                 is_seeded = self.comparer.comparison.seeded is not None
                 fetcher.dataset = ObservedDataset(dataset, self._begin, one_by_one=is_seeded)
             batch = fetcher.fetch(draw.copy_for_worker().drawn)
@@ -260,13 +260,8 @@ class Reader:
 
     def read_alone(self, draw: Draw) -> Reading:
         """The one sample of *draw*."""
-        try:
-            batch = self.fetch(draw)
-        except loaders.CollateError:  # ``__getitems__`` may have left out the one sample.
-            if not reads_whole_batches(self.dataset):
-                raise
-            batch = self.fetch(draw, one_by_one=True)
-        return Reading(draw.names[0], self._take_apart(batch, is_whole=draw.is_whole))
+        parts = self._take_apart(self.fetch(draw), is_whole=draw.is_whole)
+        return Reading(draw.names[0], parts)
 
     def read_batch(self, draw: Draw) -> BatchReading:
         """The batch of *draw*, as its samples."""
@@ -275,6 +270,7 @@ class Reader:
             return BatchReading(draw.names, (self._take_apart(batch, is_whole=True),))
         count = len(draw.names)  # A ready batch may lack some.
         self._require_split(batch, count)
+        self._require_key(self.comparer.split(batch, count) or ())
         counts = range(count, 0, -1) if reads_whole_batches(self.dataset) else [count]
         samples = (self.comparer.rows(batch, each) for each in counts)
         return BatchReading(draw.names, next(filter(None, samples), None))
@@ -362,17 +358,17 @@ class Reader:
     # What is compared
 
     def _take_apart(self, batch: Any, *, is_whole: bool = False) -> _Parts:
-        """The parts of a batch of one sample, or of the whole batch.
-
-        The key of the contract must not fail, because no fault has hit the sample.
-        """
+        """The parts of a batch of one sample, or of the whole batch."""
         is_batch = self.loader._auto_collation and not is_whole
-        if (key := self.comparer.contract.key) is not None:
-            samples = (self.comparer.split(batch, 1) if is_batch else None) or [batch]
-            with loaders.report_dataset_errors("the contract's key"):
-                key(samples[0])
+        self._require_key((self.comparer.split(batch, 1) if is_batch else None) or [batch])
         rows = self.comparer.rows(batch, 1) if is_batch else None
         return rows[0] if rows else self.comparer.take_apart(batch)
+
+    def _require_key(self, samples: Sequence[Any]) -> None:
+        """Refuse a function of the author's that fails on *samples* that no fault has hit."""
+        if (key := self.comparer.contract.key) is not None:
+            with loaders.report_dataset_errors("the contract's key"):
+                list(map(key, samples))
 
     def _require_split(self, batch: Any, count: int) -> None:
         """Refuse a function of the author's that does not split *batch* into *count* samples."""
@@ -407,12 +403,10 @@ def time_samples(reader: Reader, draws: Sequence[Draw], seconds: float) -> list[
 
 
 class _CopyingDataset:
-    """A dataset whose samples are copies; *one_by_one*: it is asked for one sample at a time."""
+    """A dataset whose samples are copies."""
 
-    def __init__(self, dataset: Any, *, one_by_one: bool) -> None:
+    def __init__(self, dataset: Any) -> None:
         self._dataset = dataset
-        if one_by_one:
-            self.__getitems__ = None
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._dataset, name)
