@@ -34,8 +34,8 @@ from pytest_dataloader_faults._trial.journal import (
     Refused,
     TrialEnded,
 )
-from pytest_dataloader_faults._trial.process import environment, harness
-from pytest_dataloader_faults._trial.process.deadline import (
+from pytest_dataloader_faults._trial.process import environment, surroundings
+from pytest_dataloader_faults._trial.process.clock import (
     BUSY_SECONDS,
     HARNESS_SECONDS,
     MORE_SECONDS,
@@ -327,7 +327,7 @@ def run_together(*requests: jobs.Job) -> list[Record]:
             ends = [_await_warden(running.pop(0)) for _ in started]
         finally:
             for trial in running:
-                harness.end(trial.warden)
+                surroundings.end(trial.warden)
         return _collect_records(started, ends)
 
 
@@ -362,7 +362,7 @@ def _await_warden(started: _Started) -> int | None:
     # The harness's work in the trial also has some seconds; and it may wait for another job.
     longest = job.longest(BUSY_SECONDS + MORE_SECONDS) + HARNESS_SECONDS
     deadline = longest * (2 if job.rank_of_several else 1)
-    return harness.wait_for(warden, deadline, around.facts)
+    return surroundings.wait_for(warden, deadline, around.facts)
 
 
 def _collect_records(started: Sequence[_Started], ends: Sequence[int | None]) -> list[Record]:
@@ -385,7 +385,7 @@ def _make_record(
     end = next((event for event in events if isinstance(event, TrialEnded)), None)
     if end is None:
         raise LostProcessError(
-            harness.lost_warden_message(warden.pid, code, _format_printed(printed))
+            surroundings.lost_warden_message(warden.pid, code, _format_printed(printed))
         )
     return Record(events, end, printed, around.stacks.text())
 

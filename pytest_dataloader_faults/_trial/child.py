@@ -23,20 +23,17 @@ import sys
 import threading
 import traceback
 import warnings
-from collections.abc import Callable, Iterator
-from functools import partial
+from collections.abc import Callable
 from multiprocessing import current_process, forkserver, resource_sharer, resource_tracker
 from typing import Any, NoReturn
 
 from pytest_dataloader_faults._engine.loader.iterator import LoaderMonitor  # noqa: F401  # For preload().
 from pytest_dataloader_faults._engine.protocol import SupervisorHandle
-from pytest_dataloader_faults._engine.supervisor.refusals import SharedFiles
-from pytest_dataloader_faults._engine.supervisor.start import fork_supervisor
 from pytest_dataloader_faults._engine.system import stacks
 from pytest_dataloader_faults._engine.system.imports import FOR_LOADER, import_late_modules
 from pytest_dataloader_faults._engine.system.libc import Prctl, leave_no_core, prctl
 from pytest_dataloader_faults._engine.system.processes import end_if_interrupted
-from pytest_dataloader_faults._settings.jobs import Job, TrialJob, steps_of
+from pytest_dataloader_faults._settings.jobs import Job
 from pytest_dataloader_faults._trial.journal import (
     InternalError,
     Journal,
@@ -48,7 +45,6 @@ from pytest_dataloader_faults._trial.process.surroundings import Surroundings
 from pytest_dataloader_faults._trial.process.warden import run_under_deadline
 from pytest_dataloader_faults._trial.run import run
 from pytest_dataloader_faults.faults.globs import package_folders
-from pytest_dataloader_faults.steps import OwnStep
 
 
 def preload() -> None:
@@ -98,11 +94,7 @@ def main(job: Job, around: Surroundings) -> NoReturn:
     def warden() -> None:
         _use_streams(around.printed.fd)
         gc.freeze()  # To look through pytest's objects would take 50 ms.
-        start = None
-        if isinstance(job, TrialJob):
-            files = SharedFiles(around.fired, job.history)
-            start = partial(fork_supervisor, around.facts.fd, files)
-        run_under_deadline(root, start, job.limits, around, partial(_list_following, job, around))
+        run_under_deadline(job, around, root)
 
     def root(supervision: SupervisorHandle | None, number: int) -> None:
         _run_then_exit(lambda: trial(supervision, number), around.facts)
@@ -121,7 +113,7 @@ def main(job: Job, around: Surroundings) -> NoReturn:
         for category in (DeprecationWarning, ImportWarning, ResourceWarning):
             warnings.simplefilter("ignore", category)
         # The folder for the sockets of workers: one that is killed cannot remove its own.
-        current_process()._config["tempdir"] = around.folders[0]  # type: ignore[attr-defined]
+        current_process()._config["tempdir"] = around.for_sockets  # type: ignore[attr-defined]
         around.stacks.close()  # The warden writes to it.
         stacks.write_on_signal()
         server = around.server.pids if around.server else None
@@ -129,16 +121,6 @@ def main(job: Job, around: Surroundings) -> NoReturn:
         run(job, around.facts, *parts, number=number)
 
     _run_then_exit(warden, around.facts)
-
-
-def _list_following(job: Job, around: Surroundings) -> Iterator[int]:
-    """The numbers of the processes that follow the first one, as far as they can run.
-
-    Whether the next one can may depend on what the one before it has written to the journal.
-    """
-    for number, process in enumerate(job.processes[1:], start=1):
-        if all(step.may_run(around.facts) for step in steps_of((process,), OwnStep)):
-            yield number
 
 
 def _run_then_exit(action: Callable[[], None], facts: Journal) -> NoReturn:

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from pytest_dataloader_faults import Contract, Verdict, check_dataset
-from pytest_dataloader_faults._trial.process import deadline
+from pytest_dataloader_faults._trial.process import clock
 from pytest_dataloader_faults.outcomes import contract
 from pytest_dataloader_faults.outcomes.contract import Cause
 from support.causes import all_causes
@@ -109,7 +109,7 @@ def _folder(tmp_path_factory):
 @pytest.fixture(name="run")
 def _run(folder, request, monkeypatch):
     """A function that runs the example of one side; the verdict and the cause."""
-    monkeypatch.setattr(deadline, "MORE_SECONDS", MORE_SECONDS)
+    monkeypatch.setattr(clock, "MORE_SECONDS", MORE_SECONDS)
 
     def run(example: Example, side: str) -> tuple[str, str]:
         if example.check == "pickles":

@@ -12,7 +12,7 @@ import pytest
 
 from pytest_dataloader_faults import check_dataset
 from pytest_dataloader_faults._settings import Settings
-from pytest_dataloader_faults._trial.process import deadline
+from pytest_dataloader_faults._trial.process import clock
 from pytest_dataloader_faults.battery._battery import Battery
 from pytest_dataloader_faults.battery.batteries import Batteries
 from pytest_dataloader_faults.faults import SlowRead
@@ -131,7 +131,7 @@ SLOWER = 0.5
 
 
 def test_what_is_slow_is_no_place_of_a_hang(records, monkeypatch):
-    monkeypatch.setattr(deadline, "MORE_SECONDS", 2.0)
+    monkeypatch.setattr(clock, "MORE_SECONDS", 2.0)
     battery = Battery(lambda: Records(records), Settings(deadline=2.0))
     result = battery.run_faults(SlowRead("*.rec", seconds=SLOWER), processes=run_epochs())
     cause = likely_cause(*deciding_trial(result), battery.fault_free_run.outcome)

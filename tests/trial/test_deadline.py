@@ -25,8 +25,8 @@ from pytest_dataloader_faults._trial.journal import (
     PhaseStarted,
     WorkersStarting,
 )
-from pytest_dataloader_faults._trial.process import deadline
-from pytest_dataloader_faults._trial.process.deadline import (
+from pytest_dataloader_faults._trial.process import clock
+from pytest_dataloader_faults._trial.process.clock import (
     HARNESS,
     HARNESS_SECONDS,
     LOADER,
@@ -116,13 +116,13 @@ def test_the_start_of_a_spawned_worker_does_not_count(records):
 
 def test_a_worker_that_never_starts_is_hung(records, monkeypatch):
     """It has so long to start as a loader whose epochs are not known."""
-    monkeypatch.setattr(deadline, "DEADLINE", _SHORT)
+    monkeypatch.setattr(clock, "DEADLINE", _SHORT)
     outcome = run_trial(
         lambda: StartsSlowly(records, wait_for_ever), loader=_SPAWNED, deadline=_SHORT
     )
 
     assert (outcome.timed_out, outcome.phase) == (True, EPOCH_1)
-    assert outcome.duration < allowed(deadline.HARNESS_SECONDS)
+    assert outcome.duration < allowed(clock.HARNESS_SECONDS)
 
 
 @rows(
@@ -184,7 +184,7 @@ def test_the_clock_stops_when_the_loader_raises(records):
 
 
 def test_our_own_work_has_an_end(records, monkeypatch):
-    monkeypatch.setattr(deadline, "HARNESS_SECONDS", 1.0)
+    monkeypatch.setattr(clock, "HARNESS_SECONDS", 1.0)
     with pytest.raises(HarnessError, match="says nothing about the dataset"):
         _raises_while_the_other_works(records)
 

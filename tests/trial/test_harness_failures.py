@@ -23,8 +23,8 @@ from pytest_dataloader_faults._engine.supervisor.server import Supervisor
 from pytest_dataloader_faults._engine.worker.session import WorkerSession
 from pytest_dataloader_faults._trial import driver, take_reference
 from pytest_dataloader_faults._trial.journal import WorkersStarting
-from pytest_dataloader_faults._trial.process import harness, warden
-from pytest_dataloader_faults._trial.process.deadline import OVERDUE
+from pytest_dataloader_faults._trial.process import surroundings, warden
+from pytest_dataloader_faults._trial.process.clock import OVERDUE
 from pytest_dataloader_faults._trial.process.tree import end_session
 from pytest_dataloader_faults._trial.samples.draws import draws_of
 from pytest_dataloader_faults.exceptions import HarnessError, LostProcessError, UnusableDatasetError
@@ -260,13 +260,13 @@ def test_a_supervisor_that_is_stopped_ends_with_a_killed_warden(records, left_be
     assert left_behind() == []
 
 
-def _fail_once_workers_start(_watched, _clock, journal):
-    assert until(lambda: any(journal.of(WorkersStarting)))
+def _fail_once_workers_start(self, _child):
+    assert until(lambda: any(self.around.facts.of(WorkersStarting)))
     raise RuntimeError("a defect of the warden")
 
 
 def test_a_warden_whose_own_code_fails_leaves_no_process(records, left_behind, monkeypatch):
-    monkeypatch.setattr(warden, "_wait_until_over", _fail_once_workers_start)
+    monkeypatch.setattr(warden._Warden, "_wait_until_over", _fail_once_workers_start)
     with pytest.raises(HarnessError, match="a defect of the warden"):
         run_trial(lambda: Trouble(records, troublemakers.hang_forever, "worker"))
     assert left_behind() == []
@@ -322,9 +322,9 @@ def test_a_process_with_the_pid_of_a_dead_one_is_ended():
 
 def test_complete_texts(golden):
     texts = {
-        "a warden that was killed": harness.lost_warden_message(7, -signal.SIGKILL, "nothing"),
-        "a warden that exited": harness.lost_warden_message(7, None, "nothing"),
-        "a stopped main process": warden._describe_stop(7),
+        "a warden that was killed": surroundings.lost_warden_message(7, -signal.SIGKILL, "nothing"),
+        "a warden that exited": surroundings.lost_warden_message(7, None, "nothing"),
+        "a stopped main process": warden.describe_stop(7),
         "its own work takes too long": OVERDUE,
     }
     golden("harness", texts)

@@ -1,6 +1,7 @@
 """A trial that moves, sleeps or waits for a processor gets more time, and is not called hung."""
 
 import functools
+import math
 import os
 import signal
 import subprocess
@@ -14,18 +15,16 @@ from pytest_dataloader_faults import run_trial
 from pytest_dataloader_faults._engine.system.proc import parse_call, seconds_without_cpu
 from pytest_dataloader_faults._engine.system.processes import fork
 from pytest_dataloader_faults._trial.journal import HarnessTime, TrialStarted, WorkersStarting
-from pytest_dataloader_faults._trial.process import deadline, harness, tree
-from pytest_dataloader_faults._trial.process.activity import (
-    _Observer,
-    end_of_sleep,
-    ends_by_itself,
-    pids_of,
-)
-from pytest_dataloader_faults._trial.process.deadline import (
+from pytest_dataloader_faults._trial.process import clock, tree, warden
+from pytest_dataloader_faults._trial.process.clock import (
     MORE_SECONDS,
     Observation,
+    Observer,
+    Wait,
     activity_of,
     extend_deadline,
+    pids_of,
+    wait_of,
 )
 from pytest_dataloader_faults.faults import ReadError, SlowRead
 from pytest_dataloader_faults.outcomes import Activity
@@ -146,7 +145,7 @@ def test_batches_that_come_are_waited_for(records, reference):
 
 
 def test_what_is_slow_beyond_the_bound_is_reported(records, reference, monkeypatch):
-    monkeypatch.setattr(deadline, "MORE_SECONDS", 1.0)
+    monkeypatch.setattr(clock, "MORE_SECONDS", 1.0)
     fault = SlowRead("*.rec", seconds=0.25)
     loader = {"num_workers": 1, "batch_size": 1}
     outcome = run_trial(lambda: Records(records), fault, loader=loader, deadline=DEADLINE)
@@ -226,7 +225,7 @@ def _lose_the_loader(core):
 
 
 def test_a_supervisor_that_reports_slowly_is_waited_for(records, busy_core, monkeypatch):
-    monkeypatch.setattr(harness, "_PATIENCE", 0.02)
+    monkeypatch.setattr(warden, "_PATIENCE", 0.02)
     trouble = functools.partial(_lose_the_loader, busy_core)
     loader = {"num_workers": 0}
     outcome = run_trial(
@@ -294,56 +293,45 @@ def test_the_workers_are_looked_at(events, pids):
 
 
 _TIMES = {0x10: 140.0, 0x20: 5.0, 0x30: 101.0}
+_OF_FILES = Wait(105.0, is_sleep=False)
 
 
 @pytest.mark.skipif(os.uname().machine != "x86_64", reason="the numbers are of x86_64")
 @rows(
-    ("call", "end"),
+    ("call", "wait"),
     [
-        pytest.param("230 0x1 0x1 0x10 0x0 0x0 0x0 0x7f 0x7f", 140.0, id="time.sleep"),
-        pytest.param("230 0x0 0x0 0x20 0x0 0x0 0x0 0x7f 0x7f", 105.0, id="sleep(3)"),
-        pytest.param("35 0x20 0x0 0x0 0x0 0x0 0x0 0x7f 0x7f", 105.0, id="nanosleep"),
-        pytest.param("270 0x0 0x0 0x0 0x0 0x20 0x0 0x7f 0x7f", 105.0, id="select of nothing"),
-        pytest.param("270 0x4 0x10 0x0 0x0 0x20 0x0 0x7f 0x7f", None, id="select of descriptors"),
-        pytest.param("7 0x0 0x0 0x7d0 0x0 0x0 0x0 0x7f 0x7f", 102.0, id="poll of nothing"),
-        pytest.param("7 0x0 0x0 0x2 0x0 0x0 0x0 0x7f 0x7f", None, id="a short poll of nothing"),
-        pytest.param("271 0x0 0x0 0x20 0x0 0x0 0x0 0x7f 0x7f", 105.0, id="ppoll of nothing"),
-        pytest.param("202 0x5 0x89 0x0 0x10 0x0 0xffffffff 0x7f 0x7f", 140.0, id="Event.wait(40)"),
+        pytest.param("230 0x1 0x1 0x10 0x0 0x0 0x0 0x7f 0x7f", Wait(140.0), id="time.sleep"),
+        pytest.param("230 0x0 0x0 0x20 0x0 0x0 0x0 0x7f 0x7f", Wait(105.0), id="sleep(3)"),
+        pytest.param("35 0x20 0x0 0x0 0x0 0x0 0x0 0x7f 0x7f", Wait(105.0), id="nanosleep"),
+        pytest.param("270 0x0 0x0 0x0 0x0 0x20 0x0 0x7f 0x7f", Wait(105.0), id="select of nothing"),
+        pytest.param("270 0x4 0x10 0x0 0x0 0x20 0x0 0x7f 0x7f", _OF_FILES, id="select"),
+        pytest.param("270 0x4 0x10 0x0 0x0 0x0 0x0 0x7f 0x7f", None, id="select for ever"),
+        pytest.param("7 0x0 0x0 0x7d0 0x0 0x0 0x0 0x7f 0x7f", Wait(102.0), id="poll of nothing"),
+        pytest.param(
+            "7 0x0 0x0 0x2 0x0 0x0 0x0 0x7f 0x7f", Wait(100.002, is_sleep=False), id="a short poll"
+        ),
+        pytest.param("7 0x10 0x1 0x1388 0x0 0x0 0x0 0x7f 0x7f", _OF_FILES, id="recv"),
+        pytest.param("7 0x10 0x1 0xffffffff 0x0 0x0 0x0 0x7f 0x7f", None, id="poll for ever"),
+        pytest.param("271 0x0 0x0 0x20 0x0 0x0 0x0 0x7f 0x7f", Wait(105.0), id="ppoll of nothing"),
+        pytest.param("271 0x10 0x1 0x0 0x0 0x0 0x0 0x7f 0x7f", None, id="ppoll for ever"),
+        pytest.param(
+            "202 0x5 0x89 0x0 0x10 0x0 0xffffffff 0x7f 0x7f", Wait(140.0), id="Event.wait(40)"
+        ),
         pytest.param("202 0x5 0x89 0x0 0x30 0x0 0xffffffff 0x7f 0x7f", None, id="Event.wait(1)"),
         pytest.param("202 0x5 0x189 0x0 0x0 0x0 0xffffffff 0x7f 0x7f", None, id="Event.wait()"),
-        pytest.param("7 0x10 0x1 0x1388 0x0 0x0 0x0 0x7f 0x7f", None, id="a worker without work"),
         pytest.param("0 0x3 0x10 0x1 0x0 0x0 0x0 0x7f 0x7f", None, id="a read"),
         pytest.param("running", None, id="in no call"),
         pytest.param("-1 0x7f 0x7f", None, id="in no call that is known"),
         pytest.param("", None, id="a process that is gone"),
     ],
 )
-def test_a_sleep_is_known_by_its_call(call, end):
-    assert end_of_sleep(parse_call(call), _TIMES.__getitem__, 100.0) == end
-
-
-@pytest.mark.skipif(os.uname().machine != "x86_64", reason="the numbers are of x86_64")
-@rows(
-    ("call", "ends"),
-    [
-        pytest.param("230 0x1 0x1 0x10 0x0 0x0 0x0 0x7f 0x7f", True, id="time.sleep"),
-        pytest.param("270 0x4 0x10 0x0 0x0 0x20 0x0 0x7f 0x7f", True, id="select of descriptors"),
-        pytest.param("270 0x4 0x10 0x0 0x0 0x0 0x0 0x7f 0x7f", False, id="select for ever"),
-        pytest.param("7 0x10 0x1 0x1388 0x0 0x0 0x0 0x7f 0x7f", True, id="recv with a timeout"),
-        pytest.param("7 0x10 0x1 0xffffffff 0x0 0x0 0x0 0x7f 0x7f", False, id="poll for ever"),
-        pytest.param("271 0x10 0x1 0x0 0x0 0x0 0x0 0x7f 0x7f", False, id="ppoll for ever"),
-        pytest.param("202 0x5 0x189 0x0 0x0 0x0 0xffffffff 0x7f 0x7f", False, id="Event.wait()"),
-        pytest.param("0 0x3 0x10 0x1 0x0 0x0 0x0 0x7f 0x7f", False, id="a read"),
-        pytest.param("running", False, id="in no call"),
-    ],
-)
-def test_a_wait_with_a_timeout_ends_by_itself(call, ends):
-    assert ends_by_itself(parse_call(call)) == ends
+def test_a_wait_that_ends_by_itself_is_known_by_its_call(call, wait):
+    assert wait_of(parse_call(call), _TIMES.__getitem__, 100.0) == wait
 
 
 @pytest.mark.parametrize(("seconds", "is_long"), [(1, False), (20, True)])
 def test_only_a_program_that_sleeps_for_more_than_a_second_rests(seconds, is_long):
-    observer = _Observer(None, None)
+    observer = Observer(lambda: 0, math.inf)
     command = ["sh", "-c", f"while :; do sleep {seconds}; done"]
     with subprocess.Popen(command, start_new_session=True) as shell:
         try:

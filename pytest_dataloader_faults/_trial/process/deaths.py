@@ -20,7 +20,7 @@ not a failure to that handler. The loader misses it for 5 s: then ``get`` raises
 the loader looks for workers that are dead but should not be. Here ``get`` waits for the sentinels
 of these workers as well, and raises as soon as one is ready and the queue is empty: the answer is
 the same, only sooner. It does not look every few milliseconds, since a busy machine would keep it
-waiting each time, and its time to wait for a processor counts (see ``process/deadline.py``). In the
+waiting each time, and its time to wait for a processor counts (see ``process/clock.py``). In the
 same 5 s a worker that received its end must exit, or gets SIGTERM: a healthy one may be in the
 middle of a slow read, so that is not changed.
 """

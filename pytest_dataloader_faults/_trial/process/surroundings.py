@@ -1,23 +1,35 @@
-"""What a trial has for itself while it lasts [made in pytest, inherited by fork]."""
+"""What a trial has for itself while it lasts, and how pytest waits for its warden [in pytest].
+
+The processes of a trial inherit its surroundings by fork.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import os
+import signal
 from collections.abc import Collection, Iterable, Iterator
 from typing import NamedTuple
 
 from pytest_dataloader_faults._engine.folder_copies import copy_folder
 from pytest_dataloader_faults._engine.kernel.linux import file_clock
 from pytest_dataloader_faults._engine.system import temporary
-from pytest_dataloader_faults._engine.system.patience import has_ended
+from pytest_dataloader_faults._engine.system.children import ChildProcess
+from pytest_dataloader_faults._engine.system.patience import BETWEEN_LOOKS, Patience, has_ended
+from pytest_dataloader_faults._engine.system.proc import is_stopped
+from pytest_dataloader_faults._engine.system.processes import describe_end
 from pytest_dataloader_faults._engine.system.temporary import (
     AnonymousFile,
     SharedCount,
     SharedMemoryCleaner,
 )
 from pytest_dataloader_faults._settings.jobs import Job, TrialJob
-from pytest_dataloader_faults._trial.journal import Journal, TrialStarted, WorkersStarting
+from pytest_dataloader_faults._trial.journal import (
+    HarnessFailed,
+    Journal,
+    TrialStarted,
+    WorkersStarting,
+)
 from pytest_dataloader_faults._trial.process import environment, fork_server
 from pytest_dataloader_faults.exceptions import InvalidArgumentError
 
@@ -28,9 +40,9 @@ _DYING = 2.0
 class Surroundings(NamedTuple):
     """The journal, files for what is printed and for stacks, folders, and a fork server.
 
-    *folders* are names until the warden makes them: one for sockets, and that of the factory, which
-    is a *copy* of another folder, or empty.
-    *shared* are the folders of a factory that is the same in all jobs of a group, and last as long.
+    *for_sockets* and *private* are names of folders until the warden makes them. The private one is
+    that of the factory, if it has one: a *copy* of another folder, or empty.
+    *shared*: the folder of a factory that is the same in all jobs of a group, and lasts as long.
     *fired*: how many faults have fired in the jobs of the group.
     *server* starts workers that are not below the warden; None if the loader has no such workers.
     """
@@ -38,17 +50,18 @@ class Surroundings(NamedTuple):
     facts: Journal
     printed: AnonymousFile
     stacks: AnonymousFile
-    folders: tuple[str, ...]
-    shared_memory: SharedMemoryCleaner
-    server: fork_server.TrialServer | None
+    for_sockets: str
+    private: tuple[str, ...]
+    shared: tuple[str, ...]
+    copy: str | None
     fired: SharedCount
-    copy: str | None = None
-    shared: tuple[str, ...] = ()
+    shared_memory: SharedMemoryCleaner
+    server: fork_server.TrialServer | None = None
 
     @property
     def own_folders(self) -> tuple[str, ...]:
         """The folders whose files belong to the trial, and are removed with it."""
-        return (*self.folders[1:], *self.shared)
+        return (*self.private, *self.shared)
 
     def make_folders(self) -> None:
         """Make the folders [in the warden].
@@ -56,9 +69,16 @@ class Surroundings(NamedTuple):
         Raises:
             InvalidArgumentError: The folder to copy cannot be copied.
         """
-        for_sockets, *private = self.folders
-        temporary.make_for_sockets(for_sockets)
-        _make_folders(private, self.copy)
+        temporary.make_for_sockets(self.for_sockets)
+        _make_folders(self.private, self.copy)
+
+    def remove_folders(self) -> None:
+        """Remove the folders with what is in them."""
+        _remove_folders((self.for_sockets, *self.private))
+
+    def remove_shared_folders(self) -> None:
+        """Remove those of the group, for pytest, which was killed."""
+        _remove_folders(self.shared)
 
     def end_processes(self, warden: int) -> None:
         """End what *warden*, which was killed or has failed, leaves running, and wait for that.
@@ -85,16 +105,6 @@ class Surroundings(NamedTuple):
         workers = (event.pids for event in self.facts.of(WorkersStarting))
         return {event.pid for event in self.facts.of(TrialStarted)}.union(*workers)
 
-    def remove_folders(self) -> None:
-        """Remove the folders with what is in them."""
-        for folder in self.folders:
-            temporary.remove(folder)
-
-    def remove_shared_folders(self) -> None:
-        """Remove those of the group, for pytest, which was killed."""
-        for folder in self.shared:
-            temporary.remove(folder)
-
 
 @contextlib.contextmanager
 def shared_folders(folders: tuple[str, ...], copy: str | None) -> Iterator[None]:
@@ -103,50 +113,104 @@ def shared_folders(folders: tuple[str, ...], copy: str | None) -> Iterator[None]
         _make_folders(folders, copy)
         yield
     finally:
-        for folder in folders:
-            temporary.remove(folder)
+        _remove_folders(folders)
 
 
 def _make_folders(folders: Iterable[str], copy: str | None) -> None:
     for folder in folders:
-        if copy is None:
-            os.mkdir(folder, 0o700)
-        else:
-            _copy(copy, folder)
+        try:
+            if copy is None:
+                os.mkdir(folder, 0o700)
+            else:
+                copy_folder(copy, folder)
+        except OSError as error:
+            if copy is None:
+                raise
+            message = f"copy={copy!r} could not be copied to {folder}: {error}"
+            raise InvalidArgumentError(message) from error
 
 
-def _copy(source: str, folder: str) -> None:
-    try:
-        copy_folder(source, folder)
-    except OSError as error:
-        message = f"copy={source!r} could not be copied to {folder}: {error}"
-        raise InvalidArgumentError(message) from error
+def _remove_folders(folders: Iterable[str]) -> None:
+    for folder in folders:
+        temporary.remove(folder)
 
 
 @contextlib.contextmanager
 def surroundings_for(
-    job: Job, private: tuple[str, ...], fired: SharedCount
+    job: Job, folders: tuple[str, ...], fired: SharedCount
 ) -> Iterator[Surroundings]:
-    """The surroundings of *job*, whose factory gets the folder *private*, if it gets one."""
+    """The surroundings of *job*, whose factory gets one of *folders*, if it gets one."""
     is_shared = job.rank is not None and job.rank.shares_folder
-    own, shared = ((), private) if is_shared else (private, ())
+    private, shared = ((), folders) if is_shared else (folders, ())
     with contextlib.ExitStack() as scope:
-        folders = (temporary.name_for_sockets(), *own)
-        facts, printed, stacks = Journal("facts"), AnonymousFile("stderr"), AnonymousFile("stacks")
-        shared_memory = SharedMemoryCleaner()
-        surroundings = Surroundings(facts, printed, stacks, folders, shared_memory, None, fired)
-        surroundings = surroundings._replace(copy=job.settings.copy, shared=shared)
-        for file in (facts, printed, stacks):
+        files = Journal("facts"), AnonymousFile("stderr"), AnonymousFile("stacks")
+        for file in files:
             scope.callback(file.close)
-        scope.callback(surroundings.remove_folders)  # Unless it was killed, the warden has done so.
+        for_sockets, copy = temporary.name_for_sockets(), job.settings.copy
+        cleaner = SharedMemoryCleaner()
+        around = Surroundings(*files, for_sockets, private, shared, copy, fired, cleaner)
+        scope.callback(around.remove_folders)  # Unless it was killed, the warden has done so.
         environment.require_temporary_space()
-        server = fork_server.server_for(job, printed.fd)
+        server = fork_server.server_for(job, around.printed.fd)
         if server:
             scope.callback(server.close)
         began, is_seen = file_clock(), False
         try:
-            yield surroundings._replace(server=server)
+            yield around._replace(server=server)
             is_seen = isinstance(job, TrialJob)  # Processes of other jobs are not filtered.
         finally:
             if not is_seen:
                 job.history.unseen.append((began, file_clock()))
+
+
+# Pytest waits for the warden, which may be killed or stopped like any process.
+
+_GRACE = 30.0
+"""Seconds a warden gets beyond its deadline before it counts as broken itself."""
+_LOOKS = 5
+"""How many times in a row, a second apart, a warden must be seen stopped."""
+STOPPED = "was stopped (SIGSTOP, or a debugger)"
+NOTHING_SHOWN = (
+    " before the trial was finished, so the trial proves nothing about the dataset. Run it again."
+    " If it happens again, find out what kills or stops processes on this machine"
+)
+
+
+def wait_for(warden: ChildProcess, deadline: float, facts: Journal) -> int | None:
+    """Wait until *warden* has ended, at most *deadline* seconds and a grace; its exit code.
+
+    If it is stopped, it is ended.
+    """
+    patience, stopped = Patience(deadline + _GRACE, [warden.pid]), 0
+    try:
+        while not warden.has_ended(BETWEEN_LOOKS):
+            stopped = stopped + 1 if is_stopped(warden.pid) else 0
+            if stopped == _LOOKS:
+                what = f"{describe_warden(warden.pid)} {STOPPED}{NOTHING_SHOWN}"
+                facts.write(HarnessFailed(what))
+                warden.send(signal.SIGTERM)  # It ends its tree first.
+                warden.send(signal.SIGCONT)
+            if patience.is_over():
+                warden.send(signal.SIGKILL)
+    except BaseException:  # As at Ctrl-C.
+        end(warden)
+        raise
+    return warden.reap()
+
+
+def end(warden: ChildProcess) -> None:
+    """End *warden*, which ends its tree first, and wait for it."""
+    warden.send(signal.SIGTERM)
+    if not warden.ends_in_time(_GRACE):
+        warden.send(signal.SIGKILL)
+    warden.reap()
+
+
+def describe_warden(warden: int) -> str:
+    return f"the process that enforces the trial's deadline (pid {warden})"
+
+
+def lost_warden_message(warden: int, code: int | None, printed: str) -> str:
+    """The message for a trial that did not end itself; *code*: the warden's exit code, if known."""
+    ending = "has exited" if code is None else describe_end(code)
+    return f"{describe_warden(warden)} {ending}{NOTHING_SHOWN}. The trial printed:\n{printed}"

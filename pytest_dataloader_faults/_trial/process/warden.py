@@ -6,41 +6,55 @@ import contextlib
 import os
 import signal
 import time
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import NamedTuple, TypeAlias
 
 import psutil
 
-from pytest_dataloader_faults._engine.protocol import SupervisorHandle, describe_output
+from pytest_dataloader_faults._engine.protocol import (
+    SupervisorHandle,
+    WorkerReports,
+    describe_output,
+)
+from pytest_dataloader_faults._engine.supervisor.refusals import SharedFiles
+from pytest_dataloader_faults._engine.supervisor.start import REPORT_SIGNAL, fork_supervisor
 from pytest_dataloader_faults._engine.system import proc
 from pytest_dataloader_faults._engine.system.children import reap
 from pytest_dataloader_faults._engine.system.libc import Prctl, end_with_parent, prctl
+from pytest_dataloader_faults._engine.system.patience import (
+    SIGN_OF_LIFE,
+    Patience,
+    has_ended,
+    ready_in_time,
+)
 from pytest_dataloader_faults._engine.system.processes import (
     accept_signals,
+    describe_child_exit,
+    describe_end,
     raise_on_sigint,
     wait_until_readable,
 )
 from pytest_dataloader_faults._engine.system.stacks import StackRequest
 from pytest_dataloader_faults._engine.system.temporary import AnonymousFile
-from pytest_dataloader_faults._settings.jobs import Limits
+from pytest_dataloader_faults._settings.jobs import Job, TrialJob, steps_of
 from pytest_dataloader_faults._trial.journal import (
+    FaultsArmed,
     HarnessFailed,
     InternalError,
     Journal,
+    JournalEvent,
     PhaseStarted,
     TrialEnded,
     refusal,
 )
-from pytest_dataloader_faults._trial.process import harness
-from pytest_dataloader_faults._trial.process.activity import TrialClock
-from pytest_dataloader_faults._trial.process.deadline import (
-    BUSY_SECONDS,
-    HARNESS,
-    OVERDUE,
+from pytest_dataloader_faults._trial.process.clock import HARNESS, OVERDUE, TrialClock
+from pytest_dataloader_faults._trial.process.surroundings import (
+    NOTHING_SHOWN,
+    STOPPED,
+    Surroundings,
+    describe_warden,
 )
-from pytest_dataloader_faults._trial.process.surroundings import Surroundings
 from pytest_dataloader_faults._trial.process.tree import (
     end_all,
     is_infrastructure,
@@ -50,36 +64,22 @@ from pytest_dataloader_faults._trial.process.tree import (
 from pytest_dataloader_faults.exceptions import InvalidArgumentError, UnusableDatasetError
 from pytest_dataloader_faults.outcomes.stages import DONE
 from pytest_dataloader_faults.outcomes.text import printable
+from pytest_dataloader_faults.steps import OwnStep
 
 _Root: TypeAlias = Callable[[SupervisorHandle | None, int], None]
 """What each process of the trial does, by its number from 0."""
 _TO_END = frozenset({signal.SIGTERM, signal.SIGINT})
+_PATIENCE = 10.0
+"""Seconds in which a supervisor that owes its report neither works nor waits for a processor."""
+_BETWEEN_LOOKS = 0.002
 
 
-class _Watched(NamedTuple):
-    """What the warden waits for: three descriptors, and the supervisor if there is one."""
+def run_under_deadline(job: Job, around: Surroundings, root: _Root) -> None:
+    """Run *root* in a child for each process of *job*, and end all that these start.
 
-    child: int
-    parent: int
-    signals: int
-    supervisor: harness.SupervisorWatch | None
-
-
-def run_under_deadline(
-    root: _Root,
-    start_supervisor: Callable[[], SupervisorHandle] | None,
-    limits: Limits,
-    around: Surroundings,
-    list_following: Callable[[], Iterable[int]] = tuple,
-) -> None:
-    """Run *root* in a child, with a supervisor if it needs one, and end all that it started.
-
-    If it completes, more children follow one after the other, with the numbers that
-    *list_following* returns.
-    The loader may take as long as *limits* allow. Folders that are *around* it are removed, with
-    what is in them.
+    Folders that are *around* it are removed, with what is in them.
     """
-    journal = around.facts
+    journal, pytest_pid = around.facts, os.getppid()
     accept_signals()
     os.setsid()
     try:
@@ -87,19 +87,19 @@ def run_under_deadline(
     except InvalidArgumentError as error:
         journal.write(refusal(error))
         return
-    parent = os.pidfd_open(pytest_pid := os.getppid())
+    parent = os.pidfd_open(pytest_pid)
     prctl(Prctl.SET_CHILD_SUBREAPER, 1)
     # Before this process has its own signal handlers, which the supervisor would inherit.
-    supervision = start_supervisor() if start_supervisor else None
-    supervisor = harness.SupervisorWatch(supervision, journal) if supervision else None
+    supervisor = _start_supervisor(job, around)
+    handle = supervisor.handle if supervisor else None
     began = time.monotonic()
-    clock = TrialClock(journal, limits, supervision, partial(_seconds_without_cpu, around))
-    warden = _Warden(around, clock, parent, _pipe_of_signals())
+    clock = TrialClock(journal, job.limits, handle, partial(_seconds_without_cpu, around))
+    warden = _Warden(around, clock, supervisor, parent, _pipe_of_signals())
     spared = [supervisor.pid] if supervisor else []
-    end = warden.run(partial(root, supervision, 0), supervisor)
-    for number in list_following() if warden.is_over else ():
+    end = warden.run(partial(root, handle, 0))
+    for number in _list_following(job, journal) if warden.is_over else ():
         around.remove_shared_memory(end_all(spared))
-        end = warden.run(partial(root, supervision, number), supervisor)
+        end = warden.run(partial(root, handle, number))
         if not warden.is_over:
             break
     _end_server(around)
@@ -114,12 +114,25 @@ def run_under_deadline(
     journal.write(TrialEnded(end.by_deadline, end.exitcode, duration, began))
 
 
+def _list_following(job: Job, journal: Journal) -> Iterator[int]:
+    """The numbers of the later processes that can run.
+
+    Whether the next one can may depend on what the one before it has written to the *journal*.
+    """
+    for number, process in enumerate(job.processes[1:], start=1):
+        if all(step.may_run(journal) for step in steps_of((process,), OwnStep)):
+            yield number
+
+
 def _end_server(around: Surroundings) -> None:
     """End the fork server, if there is one, with its workers."""
-    if around.server:
-        if failure := harness.killed_server_message(around.server.pids[1]):
-            around.facts.write(HarnessFailed(failure))
-        around.server.end()
+    if around.server is None:
+        return
+    server = around.server.pids[1]
+    if has_ended(server, 0) and (number := proc.signal_that_ended(server)):
+        what = f"the fork server (pid {server}), which starts the workers,"
+        around.facts.write(HarnessFailed(f"{what} {describe_end(-number)}{NOTHING_SHOWN}"))
+    around.server.end()
 
 
 class _End(NamedTuple):
@@ -129,12 +142,15 @@ class _End(NamedTuple):
     exitcode: int
 
 
-@dataclass
-class _Warden:
-    """Runs one process of the trial after the other, and watches it."""
+class _Warden(NamedTuple):
+    """Runs one process of the trial after the other, and watches it.
+
+    *parent* and *signals* are descriptors: of pytest's process, and of numbers of signals.
+    """
 
     around: Surroundings
     clock: TrialClock
+    supervisor: _Supervisor | None
     parent: int
     signals: int
 
@@ -144,50 +160,72 @@ class _Warden:
         phases = [event.phase for event in self.around.facts.of(PhaseStarted)]
         return phases[-1:] == [DONE]
 
-    def run(self, action: Callable[[], None], supervisor: harness.SupervisorWatch | None) -> _End:
+    def run(self, action: Callable[[], None]) -> _End:
         """Run *action* in a child until it ends, or its time is up."""
-        journal, clock = self.around.facts, self.clock
+        journal, supervisor = self.around.facts, self.supervisor
         child = _start(action)
         if supervisor:
             supervisor.handle.control.close()  # So that the trial's death ends the connection.
-        watched = _Watched(os.pidfd_open(child), self.parent, self.signals, supervisor)
-        ended = _wait_until_over(watched, clock, journal)
-        stopped = ended == "deadline" and proc.is_stopped(child)
-        if ended == "deadline":
-            clock.write_activity()
+        why = self._wait_until_over(os.pidfd_open(child))
+        is_stopped = why == "deadline" and proc.is_stopped(child)
+        if why == "deadline":
+            self.clock.write_activity()
             ours = supervisor.pid if supervisor else None
             hung = [each for each in _processes(self.around) if each.pid != ours]
             _write_stacks(hung, self.around.stacks)
             send(signal.SIGSTOP, hung)  # Or they would continue once faults are over.
-        exitcode = (reap(child) or 0) if ended == "ended" else 0
+        exitcode = (reap(child) or 0) if why == "ended" else 0
+        failure = describe_stop(child) if is_stopped else self._find_failure(why, exitcode)
         if journal.loss:
             journal.write(refusal(UnusableDatasetError(journal.loss)))
-        elif (
-            failure := _describe_stop(child)
-            if stopped
-            else _harness_failure(ended, exitcode, supervisor)
-        ):
+        elif failure:
             printed = describe_output(supervisor.handle.printed) if supervisor else ""
             journal.write(HarnessFailed(failure, printed))
-        return _End(ended == "deadline", exitcode)
+        return _End(why == "deadline", exitcode)
+
+    def _wait_until_over(self, child: int) -> str:
+        """Why the wait is over: ``"ended"``, ``"deadline"``, or one of these.
+
+        ``"abandoned"``: pytest has exited, or the trial's own work takes too long. ``"supervisor
+        ended"``: the supervisor ended too early. A signal's name: that signal requested the end of
+        the trial.
+        """
+        while not self.clock.look():
+            if why := self._wait(child, self.clock.next_look):
+                return why
+        if self.clock.whose != HARNESS:
+            return "deadline"
+        self.around.facts.write(InternalError(OVERDUE))
+        return "abandoned"
+
+    def _wait(self, child: int, until: float) -> str | None:
+        """Why the wait for the descriptor *child* is over before *until*; None if it is not."""
+        reasons = {child: "ended", self.parent: "abandoned"}
+        if self.supervisor:
+            reasons[self.supervisor.fd] = "supervisor ended"
+        watched = [*reasons, self.signals]
+        while readable := wait_until_readable(watched, until - time.monotonic()):
+            received = os.read(self.signals, 1 << 10) if self.signals in readable else b""
+            if orders := _TO_END.intersection(received):
+                return signal.Signals(min(orders)).name
+            if why := next((reasons[each] for each in reasons if each in readable), None):
+                return why
+        return None
+
+    def _find_failure(self, why: str, exitcode: int) -> str | None:
+        """What happened to the harness, so that the trial shows nothing."""
+        if why in signal.Signals.__members__:
+            return f"{why} was sent to {describe_warden(os.getpid())}{NOTHING_SHOWN}"
+        if self.supervisor and (exitcode or why in ("supervisor ended", "deadline")):
+            return self.supervisor.find_failure(must_report=why != "supervisor ended")
+        return None
 
 
-def _describe_stop(child: int) -> str:
+def describe_stop(child: int) -> str:
     return (
-        f"the main process (pid {child}), which iterates the loader, {harness.STOPPED}."
+        f"the main process (pid {child}), which iterates the loader, {STOPPED}."
         " Unless the dataset stopped it, the trial proves nothing about the dataset"
     )
-
-
-def _harness_failure(
-    ended: str, exitcode: int, supervisor: harness.SupervisorWatch | None
-) -> str | None:
-    """What happened to the harness, so that the trial shows nothing."""
-    if ended in signal.Signals.__members__:
-        return f"{ended} was sent to {harness.describe_warden(os.getpid())}{harness.NOTHING_SHOWN}"
-    if supervisor and ended == "supervisor ended":
-        return supervisor.ended_early()
-    return supervisor.report() if supervisor and (exitcode or ended == "deadline") else None
 
 
 def _start(action: Callable[[], None]) -> int:
@@ -216,51 +254,15 @@ def _pipe_of_signals() -> int:
     return read
 
 
-def _wait_until_over(watched: _Watched, clock: TrialClock, journal: Journal) -> str:
-    """Why the wait is over: ``"ended"``, ``"deadline"``, or one of these.
-
-    ``"abandoned"``: pytest has exited, or the trial's own work takes too long. ``"supervisor
-    ended"``: the supervisor ended too early. A signal's name: that signal requested the end of the
-    trial.
-    """
-    while not clock.look():
-        if why := _wait(watched, clock.next_look):
-            return why
-    if clock.whose != HARNESS:
-        return "deadline"
-    journal.write(InternalError(OVERDUE))
-    return "abandoned"
-
-
 def _processes(around: Surroundings) -> list[psutil.Process]:
     """All of the trial's processes."""
     return trial_processes(around.server.pids if around.server else None)
 
 
 def _seconds_without_cpu(around: Surroundings) -> float:
-    """How long the machine has kept the processes of the trial waiting, as far as that counts."""
+    """The longest time that a process of the trial has waited for a processor."""
     pids = (each.pid for each in _processes(around))
-    return min(BUSY_SECONDS, max(map(proc.seconds_without_cpu, pids), default=0.0))
-
-
-def _wait(watched: _Watched, until: float) -> str | None:
-    """Why the wait is over before the time *until*; None if it is not."""
-    child, parent, signals, supervisor = watched
-    while True:
-        supervisor_fds = [supervisor.fd] if supervisor else []
-        readable = wait_until_readable(
-            [*supervisor_fds, child, parent, signals], until - time.monotonic()
-        )
-        if not readable:
-            return None
-        if child in readable:
-            return "ended"
-        if parent in readable:
-            return "abandoned"
-        if signals in readable and (received := _TO_END.intersection(os.read(signals, 1 << 10))):
-            return signal.Signals(min(received)).name
-        if supervisor and supervisor.fd in readable:
-            return "supervisor ended"
+    return max(map(proc.seconds_without_cpu, pids), default=0.0)
 
 
 def _write_stacks(processes: Iterable[psutil.Process], file: AnonymousFile) -> None:
@@ -269,7 +271,9 @@ def _write_stacks(processes: Iterable[psutil.Process], file: AnonymousFile) -> N
     for process in processes:
         with contextlib.suppress(psutil.Error, OSError):
             command = " ".join(process.cmdline())
-            title = f"\nProcess {process.pid} ({_state(process)}):"
+            where = proc.waits_in(process.pid)
+            state = f"{process.status()}, in {where}" if where else process.status()
+            title = f"\nProcess {process.pid} ({state}):"
             try:
                 requests.append((title, StackRequest(process.pid)))
             except LookupError:
@@ -281,7 +285,69 @@ def _write_stacks(processes: Iterable[psutil.Process], file: AnonymousFile) -> N
         os.write(file.fd, f"{title}\n{stacks}".encode())
 
 
-def _state(process: psutil.Process) -> str:
-    """Whether *process* runs or sleeps, and where in the kernel, if this process may know that."""
-    where = proc.waits_in(process.pid)
-    return f"{process.status()}, in {where}" if where else str(process.status())
+# Some facts about a supervisor's end. The calls of all processes of a trial wait for it, also those
+# of the helpers that remove what others have left. So it lives until the warden ends it, as the
+# last of them. It writes its report if the trial cannot request it: when the trial's process has
+# died, and on a signal of the warden. If it ends earlier, the calls fail with ENOSYS from then on,
+# and what the dataset makes of that says nothing about it. Like any process, it may be killed or
+# stopped.
+
+
+def _start_supervisor(job: Job, around: Surroundings) -> _Supervisor | None:
+    if not isinstance(job, TrialJob):
+        return None
+    files = SharedFiles(around.fired, job.history)
+    return _Supervisor(fork_supervisor(around.facts.fd, files), around.facts)
+
+
+class _Supervisor:
+    """The supervisor of a trial, until the last other process of that has ended."""
+
+    def __init__(self, handle: SupervisorHandle, journal: Journal) -> None:
+        self.handle, self.pid = handle, handle.pid
+        self.fd = os.pidfd_open(self.pid)
+        """Readable once it has ended."""
+        self._journal = journal
+
+    def find_failure(self, *, must_report: bool) -> str | None:
+        """What is wrong with it, if anything, when the trial's process has ended, or it has.
+
+        *must_report*: whether it must now write its report, if faults were armed.
+        """
+        if must_report and not self._has_written(FaultsArmed):
+            return None
+        failure = self._describe_end()
+        if failure is None and must_report:
+            failure = self._request_report()
+        name = f"the supervisor (pid {self.pid}), which answers the workers' system calls,"
+        return failure and f"{name} {failure}{NOTHING_SHOWN}"
+
+    def _describe_end(self) -> str | None:
+        """How it ended; None if it runs."""
+        end = describe_child_exit(self.pid)
+        return "was terminated by SIGTERM" if end == "" else end
+
+    def _request_report(self) -> str | None:
+        if proc.is_stopped(self.pid):
+            return STOPPED
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(self.pid, REPORT_SIGNAL)
+        patience = Patience(_PATIENCE, [self.pid], SIGN_OF_LIFE)
+        has_ended = partial(wait_until_readable, [self.fd], _BETWEEN_LOOKS)
+        while not (self._has_written(WorkerReports) or has_ended()):
+            if patience.is_over():
+                is_stopped = proc.is_stopped(self.pid)
+                return STOPPED if is_stopped else f"wrote no report for {_PATIENCE:g} s"
+        return self._describe_end()
+
+    def end(self) -> None:
+        """End it, after all processes whose calls it answers."""
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(self.pid, signal.SIGTERM)
+            is_stopped = proc.is_stopped(self.pid)
+            if is_stopped or not ready_in_time([self.fd], _PATIENCE, [self.pid]):
+                os.kill(self.pid, signal.SIGKILL)
+        reap(self.pid)
+
+    def _has_written(self, kind: type[JournalEvent]) -> bool:
+        return any(True for _ in self._journal.of(kind))
