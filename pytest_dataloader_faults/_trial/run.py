@@ -442,7 +442,7 @@ class TrialProcess:
             and loaders.kind_of(loaders.dataset_of(loader)) == "map"
             and loaders.is_plain(loader)
             and bool(loader.num_workers)
-            and not (accelerator.is_used_by(loader) or self.meetings)
+            and not (loader.pin_memory or self.meetings)
         )
 
     def _needs_no_workers(self, step: FaultFreePass, loader: DataLoader[Any]) -> bool:
@@ -470,7 +470,8 @@ class TrialProcess:
 
 
 def _refuse_impossible_faults(job: TrialJob, loader: DataLoader[Any]) -> None:
-    accelerator.require_for(loader)
+    if loader.num_workers and loader.pin_memory:
+        accelerator.require_use()
     users = [repr(fault) for fault in job.faults if fault.needs_worker]
     if users and not loader.num_workers:
         message = (

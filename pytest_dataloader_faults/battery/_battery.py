@@ -13,7 +13,6 @@ from pytest_dataloader_faults._settings.jobs import (
     change_epochs,
     limit_measurement,
 )
-from pytest_dataloader_faults._trial.accelerator import missing_accelerator
 from pytest_dataloader_faults._trial.factory import DatasetFactory, PartOf, is_a
 from pytest_dataloader_faults.battery import at_rest
 from pytest_dataloader_faults.battery.checks import (
@@ -95,8 +94,11 @@ class Battery:
 
     def _plan_scenarios(self, check: Check) -> Scenarios:
         """The scenarios of *check*; raises NotApplicable if it does not apply."""
-        if check.scenario.uses_accelerator and (lacking := missing_accelerator()):
-            raise NotApplicable(lacking)
+        if check.scenario.uses_accelerator:
+            from pytest_dataloader_faults._trial.accelerator import missing_accelerator  # and torch
+
+            if lacking := missing_accelerator():
+                raise NotApplicable(lacking)
         if requirement := missing_requirement(check, self.fault_free_run.settings):
             raise NotApplicable(requirement)
         if self.fault_free_run.unusable_reason and check.name != WORKERS_AGREE:

@@ -25,7 +25,7 @@ from pytest_dataloader_faults._trial import driver, take_reference
 from pytest_dataloader_faults._trial.journal import WorkersStarting
 from pytest_dataloader_faults._trial.process import surroundings, warden
 from pytest_dataloader_faults._trial.process.clock import OVERDUE
-from pytest_dataloader_faults._trial.process.tree import end_session
+from pytest_dataloader_faults._trial.resources import end_session
 from pytest_dataloader_faults._trial.samples.draws import draws_of
 from pytest_dataloader_faults.exceptions import HarnessError, LostProcessError, UnusableDatasetError
 from pytest_dataloader_faults.faults import ReadError, WorkerKilled

@@ -23,7 +23,7 @@ from pytest_dataloader_faults._settings import Settings
 from pytest_dataloader_faults._settings.jobs import Replay, TrialJob, TrialOptions
 from pytest_dataloader_faults._trial import run_trial_job
 from pytest_dataloader_faults._trial.factory import takes_folder
-from pytest_dataloader_faults._trial.process.tree import is_infrastructure
+from pytest_dataloader_faults._trial.resources import is_infrastructure
 from pytest_dataloader_faults.exceptions import (
     CheckFailedError,
     HarnessError,

@@ -14,8 +14,9 @@ from torch.utils.data import DataLoader
 from pytest_dataloader_faults import run_trial
 from pytest_dataloader_faults._engine.system.proc import parse_call, seconds_without_cpu
 from pytest_dataloader_faults._engine.system.processes import fork
+from pytest_dataloader_faults._trial import resources
 from pytest_dataloader_faults._trial.journal import HarnessTime, TrialStarted, WorkersStarting
-from pytest_dataloader_faults._trial.process import clock, tree, warden
+from pytest_dataloader_faults._trial.process import clock, warden
 from pytest_dataloader_faults._trial.process.clock import (
     MORE_SECONDS,
     Observation,
@@ -211,7 +212,7 @@ def _look_for_one_that_ends_slowly(core):
         while time.process_time() < end:
             pass
         os._exit(0)
-    assert tree.running_commands(None, 0.3) == {}
+    assert resources.running_commands(None, 0.3) == {}
     os.waitpid(child, 0)
 
 

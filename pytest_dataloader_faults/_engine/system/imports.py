@@ -33,7 +33,7 @@ FOR_LOADER = ("torch.profiler._cupti_monitor",)
 FOR_FORK_SERVER = (
     "torch.utils.data",
     "pytest_dataloader_faults._engine.worker.arm",
-    "pytest_dataloader_faults._trial.process.tree",
+    "pytest_dataloader_faults._trial.resources",
     *_LATE,
 )
 """What each worker from a fork server, or the server's keeper, would import."""

@@ -1,21 +1,4 @@
-"""What a loader's workers need of this machine, and whether a trial failed for want of it.
-
-Some facts about what a loader takes (torch 2.13, fork, measured by taking away until a trial of
-small samples failed). Descriptors, in addition to those that are open when it starts: 16 with one
-worker, 20 with two, 26 with four, 41 with eight. In /dev/shm each lock of its queues is a file of
-one page, and so is each tensor of a batch: 80 KiB with one worker, 96 with two, 112 with four. In
-the folder for temporary files each worker that passes a tensor has a socket, which takes an inode
-and no bytes. If there is less, torch raises, or drops a batch and waits forever: either looks like
-a flaw of the dataset. So a trial is refused if there is less than was ever enough.
-
-Limits of processes add up: of the user, of each control group, of the machine. Only starting some
-shows how many are left. One that has ended counts until it is waited for.
-
-Some facts about the cause of such errors. "No space left on device" or "Too many open files" can
-come from an armed fault, from a dataset that uses too much, or from a machine that has too little.
-So such an error is the machine's only if no fault could cause it, and if the machine still lacks
-the resource after all of the trial's processes, files and shared memory were removed.
-"""
+"""What a loader needs of this machine, and whether a trial failed because that was lacking."""
 
 from __future__ import annotations
 
@@ -46,21 +29,16 @@ from pytest_dataloader_faults.outcomes.text import pluralize
 _SHARED = "/dev/shm"
 _ORDINARY = 256
 """Descriptors: with fewer left, the limit is too low for an ordinary dataset."""
-_PROCESSES = 64
-_MEMORY = 64 << 20
+_FEW_PROCESSES = 64
+_LITTLE_MEMORY = 64 << 20
 _BYTES, _FILES = 1 << 20, 16
 """A file system that has less left is full."""
 _SMALL = 1 << 30, 1 << 10
 """A file system that has less left is small."""
 _SOCKETS = 8
 _PAGE = resource.getpagesize()
+_MOST_OF_LINE = 200
 
-_ALLOW = "Allow it, for example in the container's seccomp profile"
-_MORE_DESCRIPTORS = "Raise the limit: ulimit -n 4096"
-_MORE_SHARED = (
-    "Remove unused files from /dev/shm, or make it larger: docker run --shm-size=1g, or mount -o"
-    " remount,size=1g /dev/shm"
-)
 _WORDS = {
     errno.EMFILE: r"received 0 items of ancdata",
     errno.ENOSPC: r"insufficient shared memory|Disk quota exceeded",
@@ -68,15 +46,35 @@ _WORDS = {
     errno.ENOMEM: r"Cannot allocate memory|DefaultCPUAllocator: can't allocate",
 }
 """What errors say about each shortage, in addition to its errno and its message."""
-_SCARCE = {*_WORDS, errno.ENFILE, errno.EDQUOT}
-"""What the kernel answers when there is too little of something."""
-_MOST_OF_LINE = 200
+_DESCRIPTORS, _PROCESSES = "too few file descriptors", "too few processes"
+_NO_SHARED, _LITTLE_SHARED = "no shared memory", "too little shared memory"
+_TEMPORARY, _MEMORY = "no disk space for temporary files", "too little memory"
+_FORBIDDEN, _OTHER = "a system call is forbidden", "too few resources for a trial"
+_REMEDIES = {
+    _DESCRIPTORS: "Raise the limit: ulimit -n 4096",
+    _PROCESSES: MORE_PROCESSES,
+    _NO_SHARED: "Mount it as writable: docker run --shm-size=1g, or mount -o remount,rw",
+    _LITTLE_SHARED: "Remove unused files from /dev/shm, or make it larger:"
+    " docker run --shm-size=1g, or mount -o remount,size=1g /dev/shm",
+    _TEMPORARY: "Free disk space there, or set TMPDIR to a folder that has some",
+    _MEMORY: "Stop processes that use much memory, or add memory to the machine or control group",
+    _FORBIDDEN: "Allow it, for example in the container's seccomp profile",
+    _OTHER: "Free some",
+}
 
 
-def _shortage_error(shortage: str, detail: str, remedy: str) -> UnusableEnvironmentError:
-    return UnusableEnvironmentError(
-        f"{shortage}: {detail}. {remedy}. No dataset was judged", shortage
-    )
+def _shortage_error(shortage: str, detail: str) -> UnusableEnvironmentError:
+    message = f"{shortage}: {detail}. {_REMEDIES[shortage]}. No dataset was judged"
+    return UnusableEnvironmentError(message, shortage)
+
+
+# Some facts about what a loader takes (torch 2.13, fork, measured by taking away until a trial of
+# small samples failed). Descriptors, in addition to those that are open when it starts: 16 with one
+# worker, 20 with two, 26 with four, 41 with eight. In /dev/shm each lock of its queues is a file of
+# one page, and so is each tensor of a batch: 80 KiB with one worker, 96 with two, 112 with four. In
+# the folder for temporary files each worker that passes a tensor has a socket, which takes an inode
+# and no bytes. If there is less, torch raises, or drops a batch and waits forever: either looks
+# like a flaw of the dataset. So a trial is refused if there is less than was ever enough.
 
 
 class FreeResources(NamedTuple):
@@ -95,43 +93,45 @@ class FreeResources(NamedTuple):
 
     def require_for(self, workers: int) -> None:
         """Refuse if this many *workers* cannot run: less than this was never enough."""
-        if lack := self._find_descriptor_shortage(workers) or self._find_shared_memory_shortage(
-            workers
-        ):
-            raise lack
-
-    def _find_descriptor_shortage(self, workers: int) -> UnusableEnvironmentError | None:
-        required = 13 + 3 * workers
-        if self.limit - self.opened >= required:
-            return None
-        detail = (
-            f"{self.opened} are open and the limit is {self.limit}, but a trial of a DataLoader"
-            f" with num_workers={workers} needs {required} more, plus some for its dataset"
-        )
-        return _shortage_error("too few file descriptors", detail, _MORE_DESCRIPTORS)
-
-    def _find_shared_memory_shortage(self, workers: int) -> UnusableEnvironmentError | None:
-        required = 10 + 3 * workers
+        descriptors, files = 13 + 3 * workers, 10 + 3 * workers
+        they_need = f"a trial of a DataLoader with num_workers={workers} needs"
+        if self.limit - self.opened < descriptors:
+            detail = (
+                f"{self.opened} are open and the limit is {self.limit}, but {they_need}"
+                f" {descriptors} more, plus some for its dataset"
+            )
+            raise _shortage_error(_DESCRIPTORS, detail)
         may_write = os.access(_SHARED, os.W_OK | os.X_OK)
         if self.shared is None or self.shared.f_flag & os.ST_RDONLY or not may_write:
             state = "missing" if self.shared is None else "not writable"
             detail = f"{_SHARED} is {state}, but the queues of a DataLoader's workers need it"
-            options = "docker run --shm-size=1g, or mount -o remount,rw"
-            remedy = f"Mount it as writable: {options}"
-            return _shortage_error("no shared memory", detail, remedy)
-        if not _is_full(self.shared, required * _PAGE, required):
-            return None
-        detail = (
-            f"{_describe_free_space(_SHARED, self.shared)}, but a trial of a DataLoader with"
-            f" num_workers={workers} needs {_size(required * _PAGE)} and"
-            f" {pluralize(required, 'file')}, plus some for its batches"
-        )
-        return _shortage_error("too little shared memory", detail, _MORE_SHARED)
+            raise _shortage_error(_NO_SHARED, detail)
+        if free := _describe_if_full(_SHARED, self.shared, files * _PAGE, files):
+            detail = (
+                f"{free}, but {they_need} {_size(files * _PAGE)} and {pluralize(files, 'file')},"
+                " plus some for its batches"
+            )
+            raise _shortage_error(_LITTLE_SHARED, detail)
 
 
 def require_temporary_space() -> None:
-    if lack := _find_temporary_space_shortage(0, _SOCKETS, f"{_SOCKETS} files are needed"):
-        raise lack
+    if free := _free_space_if_full(tempfile.gettempdir(), 0, _SOCKETS):
+        raise _shortage_error(_TEMPORARY, f"{free}, but {_SOCKETS} files are needed")
+
+
+def limit_descriptors(count: int | None) -> None:
+    """Allow *count* more descriptors than are open, here and in processes started from here."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if count is not None:
+        room = max(proc.descriptors("self")) + 1 + count
+        limit = room if soft == resource.RLIM_INFINITY else min(soft, room)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (limit, hard))
+
+
+# Some facts about the cause of such errors. "No space left on device" or "Too many open files" can
+# come from an armed fault, from a dataset that uses too much, or from a machine that has too
+# little. So such an error is the machine's only if no fault could cause it, and if the machine
+# still lacks the resource after all of the trial's processes, files and shared memory were removed.
 
 
 def require_environment(job: Job, events: Iterable[JournalEvent], printed: str) -> None:
@@ -146,7 +146,7 @@ def require_environment(job: Job, events: Iterable[JournalEvent], printed: str) 
     for number in _WORDS.keys() - armed:
         texts = rf"{re.escape(os.strerror(number))}|\bErrno {number}\b|{_WORDS[number]}"
         line = next((line.strip()[:_MOST_OF_LINE] for line in lines if re.search(texts, line)), "")
-        if line and (lack := find_shortage(number, line)):
+        if line and (lack := _find_shortage(number, line)):
             raise lack
 
 
@@ -170,14 +170,11 @@ def report_shortages() -> Iterator[None]:
     except OSError as error:
         if lack := forbidden_call_error(error):
             raise lack from error
-        if error.errno not in _SCARCE:
-            raise
         number = error.errno or 0
+        if number not in {*_WORDS, errno.ENFILE, errno.EDQUOT}:
+            raise
         text = f"{os.strerror(number)} ({error.filename or 'at the start of a trial'})"
-        lack = find_shortage(number, text) or _shortage_error(
-            "too few resources for a trial", text, "Free some"
-        )
-        raise lack from error
+        raise _find_shortage(number, text) or _shortage_error(_OTHER, text) from error
 
 
 def forbidden_call_error(error: OSError) -> UnusableEnvironmentError | None:
@@ -186,77 +183,62 @@ def forbidden_call_error(error: OSError) -> UnusableEnvironmentError | None:
         return None
     frame = traceback.extract_tb(error.__traceback__)[-1]
     detail = f"{frame.line} raised {type(error).__name__}: {error}, but every trial needs this call"
-    return _shortage_error("a system call is forbidden", detail, _ALLOW)
+    return _shortage_error(_FORBIDDEN, detail)
 
 
-def find_shortage(number: int, text: str) -> UnusableEnvironmentError | None:
+def _find_shortage(number: int, text: str) -> UnusableEnvironmentError | None:
     """What this machine lacks now, if *text* reports the errno *number*; None if nothing."""
     if number in (errno.EMFILE, errno.ENFILE):
-        return _few_descriptors_left(text)
-    if number in (errno.ENOSPC, errno.EDQUOT):
-        return _full_shared(text) or _find_temporary_space_shortage(
-            _BYTES, _FILES, f"{text!r} was reported"
-        )
-    return _find_process_shortage(text) if number == errno.EAGAIN else _find_memory_shortage(text)
+        shortage, left = _DESCRIPTORS, _few_descriptors()
+    elif number == errno.EAGAIN:
+        shortage, left = _PROCESSES, _few_processes()
+    elif number == errno.ENOMEM:
+        shortage, free_bytes = _MEMORY, proc.memory_left()
+        is_little = free_bytes is not None and free_bytes < _LITTLE_MEMORY
+        left = f"{_size(free_bytes or 0)} are left" if is_little else ""
+    else:
+        # After an error of torch, a small /dev/shm is enough: the trial's files were removed.
+        by_torch = re.search(r"unable to .{,60}(shared memory|</torch_)", text)
+        limits = _SMALL if by_torch else (_BYTES, _FILES)
+        shortage, left = _LITTLE_SHARED, _free_space_if_full(_SHARED, *limits)
+        if not left:
+            folder = tempfile.gettempdir()
+            shortage, left = _TEMPORARY, _free_space_if_full(folder, _BYTES, _FILES)
+    return _shortage_error(shortage, f"{text!r} was reported, and {left}") if left else None
 
 
-def _few_descriptors_left(text: str) -> UnusableEnvironmentError | None:
+def _few_descriptors() -> str:
     limit, opened, _ = FreeResources.now()
-    if limit - opened >= _ORDINARY:
-        return None
-    detail = f"{text!r} was reported; the limit is {limit}, and pytest itself has {opened} open"
-    return _shortage_error("too few file descriptors", detail, _MORE_DESCRIPTORS)
+    is_low = limit - opened < _ORDINARY
+    return f"the limit is {limit}, of which pytest itself has {opened} open" if is_low else ""
 
 
-def _full_shared(text: str) -> UnusableEnvironmentError | None:
-    """For an error of torch, a small /dev/shm is enough: the trial's files were removed by now."""
-    room = _statvfs(_SHARED)
-    by_torch = re.search(r"unable to .{,60}(shared memory|</torch_)", text)
-    if room is None or not _is_full(room, *(_SMALL if by_torch else (_BYTES, _FILES))):
-        return None
-    detail = f"{text!r} was reported, and {_describe_free_space(_SHARED, room)}"
-    return _shortage_error("too little shared memory", detail, _MORE_SHARED)
+def _few_processes() -> str:
+    """How many more can start, if that is few.
 
-
-def _find_temporary_space_shortage(
-    size: int, files: int, why: str
-) -> UnusableEnvironmentError | None:
-    folder = tempfile.gettempdir()
-    room = _statvfs(folder)
-    if room is None or not _is_full(room, size, files):
-        return None
-    remedy = f"Free disk space in {folder}, or set TMPDIR to a folder that has some"
-    return _shortage_error(
-        "no disk space for temporary files", f"{_describe_free_space(folder, room)}; {why}", remedy
-    )
-
-
-def _find_process_shortage(text: str) -> UnusableEnvironmentError | None:
+    Limits of processes add up: of the user, of each control group, of the machine. Only starting
+    some shows how many are left. One that has ended counts until it is waited for.
+    """
     children = []
     with contextlib.suppress(UnusableEnvironmentError):
-        for _ in range(_PROCESSES):
+        for _ in range(_FEW_PROCESSES):
             child = fork()
             if not child:
                 os._exit(0)
             children.append(child)
     for child in children:
         reap(child)
-    if len(children) == _PROCESSES:
-        return None
-    detail = (
-        f"{text!r} was reported, and only {pluralize(len(children), 'more process')} could start,"
-        " but a trial needs three, plus two for each worker and some for its dataset"
+    if len(children) == _FEW_PROCESSES:
+        return ""
+    return (
+        f"only {pluralize(len(children), 'more process')} could start, but a trial needs three,"
+        " plus two for each worker and some for its dataset"
     )
-    return _shortage_error("too few processes", detail, MORE_PROCESSES)
 
 
-def _find_memory_shortage(text: str) -> UnusableEnvironmentError | None:
-    free_bytes = proc.memory_left()
-    if free_bytes is None or free_bytes >= _MEMORY:
-        return None
-    detail = f"{text!r} was reported, and {_size(free_bytes)} are left"
-    remedy = "Stop processes that use much memory, or add memory to the machine or control group"
-    return _shortage_error("too little memory", detail, remedy)
+def _free_space_if_full(folder: str, size: int, files: int) -> str:
+    room = _statvfs(folder)
+    return _describe_if_full(folder, room, size, files) if room else ""
 
 
 def _statvfs(folder: str) -> os.statvfs_result | None:
@@ -266,25 +248,18 @@ def _statvfs(folder: str) -> os.statvfs_result | None:
         return None
 
 
-def _is_full(room: os.statvfs_result, size: int, files: int) -> bool:
-    """Whether less is left than *size* bytes and *files* files; some have no limit of files."""
-    return room.f_bavail * room.f_frsize < size or (room.f_files > 0 and room.f_favail < files)
+def _describe_if_full(folder: str, room: os.statvfs_result, size: int, files: int) -> str:
+    """How much is left, if it is less than *size* bytes and *files* files; else "".
 
-
-def _describe_free_space(folder: str, room: os.statvfs_result) -> str:
-    free_size, size = (_size(count * room.f_frsize) for count in (room.f_bavail, room.f_blocks))
-    files = f" and {pluralize(room.f_favail, 'file')}" if room.f_files else ""
-    return f"{folder} has {free_size}{files} left (its size is {size})"
+    Some file systems have no limit of files.
+    """
+    has_files = room.f_files == 0 or room.f_favail >= files
+    if has_files and room.f_bavail * room.f_frsize >= size:
+        return ""
+    free_size, size_of_all = (_size(n * room.f_frsize) for n in (room.f_bavail, room.f_blocks))
+    free_files = f" and {pluralize(room.f_favail, 'file')}" if room.f_files else ""
+    return f"{folder} has {free_size}{free_files} left (its size is {size_of_all})"
 
 
 def _size(count: int) -> str:
     return f"{count >> 10} KiB" if count < _BYTES else f"{count >> 20} MiB"
-
-
-def limit_descriptors(count: int | None) -> None:
-    """Allow *count* more descriptors than are open, here and in processes started from here."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if count is not None:
-        room = max(proc.descriptors("self")) + 1 + count
-        limit = room if soft == resource.RLIM_INFINITY else min(soft, room)
-        resource.setrlimit(resource.RLIMIT_NOFILE, (limit, hard))

@@ -257,7 +257,7 @@ def _import(main_module: str | None) -> None:
 
 def _keep(warden_socket: int, alive: int, printed: int, message: int) -> NoReturn:
     """Run a server until the warden lets go of the socket, then end all that is below."""
-    from pytest_dataloader_faults._trial.process.tree import end_all  # It imports psutil.
+    from pytest_dataloader_faults._trial.resources import end_all  # It imports psutil.
 
     status = 70
     try:

@@ -85,7 +85,7 @@ class Surroundings(NamedTuple):
 
         A spawned worker that imports torch would find out when that is done.
         """
-        from pytest_dataloader_faults._trial.process.tree import end_session  # It imports psutil.
+        from pytest_dataloader_faults._trial.resources import end_session  # It imports psutil.
 
         if self.server:
             self.server.end()

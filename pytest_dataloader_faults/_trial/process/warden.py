@@ -55,7 +55,7 @@ from pytest_dataloader_faults._trial.process.surroundings import (
     Surroundings,
     describe_warden,
 )
-from pytest_dataloader_faults._trial.process.tree import (
+from pytest_dataloader_faults._trial.resources import (
     end_all,
     is_infrastructure,
     send,
@@ -205,11 +205,10 @@ class _Warden(NamedTuple):
             reasons[self.supervisor.fd] = "supervisor ended"
         watched = [*reasons, self.signals]
         while readable := wait_until_readable(watched, until - time.monotonic()):
-            received = os.read(self.signals, 1 << 10) if self.signals in readable else b""
-            if orders := _TO_END.intersection(received):
-                return signal.Signals(min(orders)).name
-            if why := next((reasons[each] for each in reasons if each in readable), None):
+            if why := next((why for each, why in reasons.items() if each in readable), None):
                 return why
+            if received := _TO_END.intersection(os.read(self.signals, 1 << 10)):
+                return signal.Signals(min(received)).name
         return None
 
     def _find_failure(self, why: str, exitcode: int) -> str | None:
