@@ -1,20 +1,4 @@
-"""Connections that a dataset opens before its workers start, and that several use [in the trial].
-
-Some facts about what fork(2) does to them. The child has the same descriptors, and both processes
-receive from one connection: an answer reaches whichever asks first. A dataset may know that, and
-open another connection in each worker, use this one in a single worker, or under a lock that the
-workers share. Otherwise it is a defect, even if each answer reaches the right worker this time.
-So the connection is shut down as soon as a worker wants an answer on it after two workers have sent
-something without a lock: what follows otherwise may be a hang.
-
-A client that finds an unread answer opens another connection, which would hide the defect from a
-worker that comes a moment later. So a worker waits for others before it first sends. Python's
-sockets are replaced for that in this process, which is disposable. C code, such as that of libpq,
-passes them by, and so does a pipe to another process. If samples are wrong then, what has arrived
-since the workers started shows that the connection may be why: by TCP_INFO, and by what the process
-behind the pipe has written. A pipe of which both ends are here belongs to a queue, which
-multiprocessing shares among processes with a lock.
-"""
+"""Connections that a dataset opens before its workers start, and several use [in the trial]."""
 
 from __future__ import annotations
 
@@ -39,6 +23,21 @@ from pytest_dataloader_faults._trial.journal import Journal, Noted
 from pytest_dataloader_faults.outcomes.stages import SharedConnection
 
 CALLS_USER_CODE = True
+
+# Some facts about what fork(2) does to them. The child has the same descriptors, and both processes
+# receive from one connection: an answer reaches whichever asks first. A dataset may know that, and
+# open another connection in each worker, use this one in a single worker, or under a lock that the
+# workers share. Otherwise it is a defect, even if each answer reaches the right worker this time.
+# So the connection is shut down as soon as a worker wants an answer on it after two workers have
+# sent something without a lock: what follows otherwise may be a hang.
+#
+# A client that finds an unread answer opens another connection, which would hide the defect from a
+# worker that comes a moment later. So a worker waits for others before it first sends. Python's
+# sockets are replaced for that in this process, which is disposable. C code, such as that of libpq,
+# passes them by, and so does a pipe to another process. If samples are wrong then, what has arrived
+# since the workers started shows that the connection may be why: by TCP_INFO, and by what the
+# process behind the pipe has written. A pipe of which both ends are here belongs to a queue, which
+# multiprocessing shares among processes with a lock.
 
 _INFO_SIZE, _BYTES_RECEIVED = 136, 128
 """Of struct tcp_info, since Linux 4.1."""
@@ -65,7 +64,7 @@ class SharedConnections:
                 self._connections.append(connection)
 
     def begin(self, workers: int) -> None:
-        """That many *workers* start."""
+        """Call this before that many *workers* start."""
         for each in self._connections:
             each.begin(workers)
         if not self._connections or workers == 1:
@@ -78,7 +77,7 @@ class SharedConnections:
                 _precede(kind, name, self._before_receiving)
 
     def end(self, journal: Journal) -> None:
-        """The workers have ended: write to *journal* which connections they used."""
+        """Write to *journal* which connections the workers used, which have ended."""
         for each in self._connections:
             if each.is_shared or each.has_received:
                 journal.write(Noted(SharedConnection(each.name, each.is_shared)))
@@ -87,12 +86,14 @@ class SharedConnections:
         shared, info = self._find(connection), get_worker_info()
         if shared and info and not shared.senders[info.id]:
             shared.senders[info.id] = 1
-            shared.wait_for_others()
+            end = time.monotonic() + _TIMEOUT
+            while not shared.has_several_senders and time.monotonic() < end:
+                time.sleep(_POLLING)
 
     def _before_receiving(self, connection: socket.socket) -> None:
         shared = self._find(connection)
         if shared and shared.has_several_senders and not shared.is_shared:
-            shared.note_answer()
+            shared.answer[0] = 1
             with contextlib.suppress(OSError):  # The server may have closed it.
                 socket.socket.shutdown(connection, socket.SHUT_RDWR)
 
@@ -108,22 +109,23 @@ class SharedConnections:
 class _Connection:
     """A connection that this process has opened, or the end of a pipe from another process.
 
+    *link*: what /proc calls it. *writers*: the processes behind a pipe.
+
     Attributes:
         name: What it leads to.
         descriptor: Its number.
         senders: A byte for each worker: 1 if it has sent something without a lock.
+        answer: One byte: 1 if one of several senders wanted an answer.
     """
 
     senders: mmap.mmap
 
     def __init__(self, name: str, link: str, descriptor: int, writers: Sequence[int] = ()) -> None:
-        """*link*: what /proc calls it. *writers*: the processes behind a pipe."""
         self.name, self.descriptor, self._link, self._writers = name, descriptor, link, writers
-        self._answers = mmap.mmap(-1, 1)
+        self.answer = mmap.mmap(-1, 1)
         self._received = 0
 
     def begin(self, workers: int) -> None:
-        """That many *workers* start."""
         self.senders = mmap.mmap(-1, workers)
         self._received = self._count_received()
 
@@ -139,20 +141,10 @@ class _Connection:
         """Whether several workers have sent something without a lock."""
         return sum(self.senders[:]) > 1
 
-    def wait_for_others(self) -> None:
-        """Wait for a while until another worker is about to send as well, or has sent."""
-        end = time.monotonic() + _TIMEOUT
-        while not self.has_several_senders and time.monotonic() < end:
-            time.sleep(_POLLING)
-
-    def note_answer(self) -> None:
-        """One of several workers wants an answer."""
-        self._answers[0] = 1
-
     @property
     def is_shared(self) -> bool:
         """Whether one of several workers wanted an answer."""
-        return bool(self._answers[0])
+        return bool(self.answer[0])
 
     @property
     def has_received(self) -> bool:
@@ -163,14 +155,16 @@ class _Connection:
         """How many bytes have arrived; 0 if that is unknown, or if it is closed by now."""
         if self._writers:
             return sum(map(proc.bytes_written, self._writers))
-        if not self.is_open:
-            return 0
-        try:
-            with socket.socket(fileno=os.dup(self.descriptor)) as connection:
-                info = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _INFO_SIZE)
-            return int(struct.unpack_from("=Q", info, _BYTES_RECEIVED)[0])
-        except (OSError, struct.error):
-            return 0
+        with contextlib.suppress(OSError, struct.error):
+            if self.is_open:
+                with _duplicate(self.descriptor) as connection:
+                    info = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _INFO_SIZE)
+                return int(struct.unpack_from("=Q", info, _BYTES_RECEIVED)[0])
+        return 0
+
+
+def _duplicate(number: int) -> socket.socket:
+    return socket.socket(fileno=os.dup(number))
 
 
 def _list_descriptors() -> dict[str, list[int]]:
@@ -190,29 +184,22 @@ def _connection_of(link: str, descriptors: list[int]) -> _Connection | None:
         return _Connection(f"a connection to {name}", link, number) if name else None
     if len(descriptors) > 1 or proc.is_write_only(number):
         return None
-    family = set(proc.family(os.getpid())) - {os.getpid()}
-    writers = [pid for pid in family if link in _links_of(pid)]
+    writers = []
+    for pid in set(proc.family(os.getpid())) - {os.getpid()}:
+        with contextlib.suppress(OSError):  # It has ended.
+            if link in proc.descriptor_links(pid).values():
+                writers.append(pid)
     return _Connection("a pipe from another process", link, number, writers) if writers else None
 
 
-def _links_of(pid: int) -> list[str]:
-    try:
-        return list(proc.descriptor_links(pid).values())
-    except OSError:  # It has ended.
-        return []
-
-
 def _peer_of(number: int) -> str:
-    """The address of the server; "" without one, and if it is not at the end of a stream."""
-    with socket.socket(fileno=os.dup(number)) as connection:
-        if connection.type != socket.SOCK_STREAM:
-            return ""
-        try:
+    """The address of the server; "" if it is not connected to one by a stream."""
+    with _duplicate(number) as connection, contextlib.suppress(OSError):
+        if connection.type == socket.SOCK_STREAM:
             address = connection.getpeername()
-        except OSError:  # It is not connected.
-            return ""
-        is_of_ip = connection.family in (socket.AF_INET, socket.AF_INET6)
-    return ":".join(map(str, address[:2])) if is_of_ip else os.fsdecode(address)
+            is_of_ip = connection.family in (socket.AF_INET, socket.AF_INET6)
+            return ":".join(map(str, address[:2])) if is_of_ip else os.fsdecode(address)
+    return ""
 
 
 def _holds_lock() -> bool:
