@@ -13,17 +13,18 @@ import contextlib
 import dataclasses
 import functools
 import inspect
+import itertools
 import os
 import re
 import sys
 import tempfile
 import threading
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from types import FunctionType, GeneratorType, MethodType
-from typing import Any, Protocol, TypeAlias, TypeGuard, TypeVar
+from types import FunctionType, GeneratorType, MethodType, NoneType
+from typing import Any, Protocol, TypeAlias
 
 from pytest_dataloader_faults._engine.fake import fake_files
 from pytest_dataloader_faults.exceptions import InvalidArgumentError, UnusableDatasetError
@@ -40,9 +41,9 @@ CALLS_USER_CODE = True
 
 _STAGES = {"train": "fit", "val": "fit", "test": "test"}
 """The loaders of a data module, and the stage that each is set up for."""
-_MOST = 100
+_MAX_ITEMS = 100
 """A longer list, or dict, is one of samples."""
-_DEEPEST = 3
+_MAX_DEPTH = 3
 _SEVERAL = """\
 make_dataset must return one loader or dataset, but it returned several. To test each, write:
     @pytest.mark.parametrize('part', {names})
@@ -51,7 +52,6 @@ or, outside pytest:
     for part in {names}:
         check_dataset(part_of(make_dataset, part))
 Other functions also accept one, as in part_of(make_dataset, {first!r})"""
-_Kind = TypeVar("_Kind")
 
 
 @dataclass(frozen=True)
@@ -66,18 +66,13 @@ class PartOf:
         return f"part_of({source}, {self.name!r})"
 
     def __call__(self) -> Any:
-        result = self.source if is_ready(self.source) else self.source()
+        result = call_factory(self.source)
         parts = _parts(result, only=self.name.partition("/")[0])
         if self.name not in parts:
-            raise InvalidArgumentError(_describe_missing_part(self.name, list(_parts(result))))
+            returned = ", ".join(map(repr, _parts(result))) or "one dataset or loader"
+            message = f"make_dataset has no part {self.name!r}: it returned {returned}"
+            raise InvalidArgumentError(message)
         return parts[self.name]
-
-
-def _describe_missing_part(name: str, names: list[str]) -> str:
-    problem = f"make_dataset has no part {name!r}: it returned"
-    if not names:
-        return f"{problem} one dataset or loader, so pass make_dataset itself, without part_of"
-    return f"{problem} {', '.join(map(repr, names))}. Name one of these"
 
 
 def part_of(make_dataset: Any, name: str) -> PartOf:
@@ -91,19 +86,19 @@ def part_of(make_dataset: Any, name: str) -> PartOf:
     return PartOf(make_dataset, str(name))
 
 
-def is_a(instance: object, kind: type[_Kind]) -> TypeGuard[_Kind]:
-    """Whether *instance* is of that *kind*, without reading ``__class__`` as isinstance does."""
-    return issubclass(type(instance), kind)
-
-
 def is_ready(source: Any) -> bool:
     """Whether *source* is a dataset, a loader or several of them, instead of a function."""
-    if is_a(source, type):
+    if isinstance(source, type):
         return False
     has_samples = all(hasattr(type(source), name) for name in ("__getitem__", "__len__"))
     return (
         not callable(source) or has_samples or _is_dataset_or_loader(source) or bool(_hooks(source))
     )
+
+
+def call_factory(make_dataset: Any) -> Any:
+    """What *make_dataset* returns; itself if it is a dataset or a loader."""
+    return make_dataset if is_ready(make_dataset) else make_dataset()
 
 
 def require_one(result: Any) -> Any:
@@ -118,112 +113,77 @@ def _parts(result: Any, only: str | None = None) -> dict[str, Any]:
     """The loaders and datasets in *result* by name; empty if it is one itself, or has samples."""
     if hooks := _hooks(result):
         return dict(_module_loaders(result, [each for each in hooks if only in {None, each}]))
-    parts = list(_contained_parts(result))
-    if len(dict(parts)) < len(parts):
-        message = f"two loaders in a {type(result).__name__} have the same name: {parts!r}"
-        raise InvalidArgumentError(message)
-    return dict(parts)
+    return _contained_parts(result)
 
 
-def _contained_parts(container: Any, depth: int = 0) -> Iterator[tuple[str, Any]]:
+def _contained_parts(container: Any, depth: int = _MAX_DEPTH) -> dict[str, Any]:
     """The loaders and datasets in a dict, list or tuple, which has nothing else in it."""
-    items = _items(container)
-    entries = [(text_of(key), each, list(_nested_parts(each, depth))) for key, each in items]
-    if not all(_is_dataset_or_loader(each) or inner for _, each, inner in entries):
-        _require_no_function(container, [each for _, each, _ in entries])
-        _require_no_class(container, [each for _, each, _ in entries])
-        _require_no_loader(container, entries)
-        return
-    for key, item, inner in entries:
-        yield from [(f"{key}/{name}", part) for name, part in inner] or [(key, item)]
-
-
-def _nested_parts(item: Any, depth: int) -> Iterator[tuple[str, Any]]:
-    return (
-        iter(())
-        if _is_dataset_or_loader(item) or depth == _DEEPEST
-        else _contained_parts(item, depth + 1)
-    )
+    parts, others = {}, {}
+    for key, item in _items(container):
+        name = text_of(key)
+        if _is_dataset_or_loader(item):
+            parts[name] = item
+        elif depth and (inner := _contained_parts(item, depth - 1)):
+            parts.update({f"{name}/{each}": part for each, part in inner.items()})
+        else:
+            others[name] = item
+    if others:
+        _require_samples(container, parts, others)
+        return {}
+    return parts
 
 
 def _items(container: Any) -> list[tuple[Any, Any]]:
     if type(container).__name__ == "CombinedLoader":
         container = getattr(container, "iterables", None)
-    if is_a(container, type) or _is_dataset_or_loader(container):
+    if _is_dataset_or_loader(container):
         return []
     # What is in it, whatever a subclass makes of its methods: that may be a dataset.
-    if is_a(container, dict):
-        return list(dict.items(container)) if dict.__len__(container) <= _MOST else []
-    kind = next((each for each in (list, tuple) if is_a(container, each)), None)
-    if kind is None or kind.__len__(container) > _MOST:
-        return []
-    return list(enumerate(kind.__iter__(container)))
+    items: Iterable[tuple[Any, Any]] = ()
+    if isinstance(container, dict):
+        items = dict.items(container)
+    elif isinstance(container, list):
+        items = enumerate(list.__iter__(container))
+    elif isinstance(container, tuple):
+        items = enumerate(tuple.__iter__(container))
+    first_items = list(itertools.islice(items, _MAX_ITEMS + 1))
+    return first_items if len(first_items) <= _MAX_ITEMS else []
 
 
-def _require_no_function(container: Any, items: list[Any]) -> None:
-    """Functions are not samples, so *container* is not meant as a dataset."""
-    if all(is_a(each, FunctionType) for each in items):
-        message = (
-            f"make_dataset returned a {type(container).__name__} of functions instead of their"
-            " results. Call them in it, as in lambda: [MyDataset(...)]"
-        )
-        raise UnusableDatasetError(message)
-
-
-def _require_no_class(container: Any, items: list[Any]) -> None:
-    """A class of datasets or loaders is not a sample, so *container* is not meant as a dataset."""
-    classes = [each for each in items if is_a(each, type) and _is_dataset_class(each)]
-    if classes:
-        names = [each.__name__ for each in classes]
-        content = "a class instead of its instance" if len(names) == 1 else "classes"
-        message = (
-            f"make_dataset returned a {type(container).__name__} that contains {content}:"
-            f" {join_some(names)}. Create instances, as in {names[0]}(...)"
-        )
-        raise UnusableDatasetError(message)
-
-
-def _is_dataset_class(kind: type) -> bool:
-    """Whether *kind* is a class of datasets or loaders, or looks like one of map-style datasets."""
-    names = {name for each in kind.__mro__ for name in vars(each)}  # But for those of a metaclass.
-    has_samples = {"__getitem__", "__len__"} <= names
-    return any(issubclass(kind, each) for each in _kinds()) or (
-        has_samples and kind.__module__ != "builtins"
-    )
-
-
-def _require_no_loader(container: Any, entries: list[tuple[str, Any, list[Any]]]) -> None:
-    """A loader is not a sample, so *container* is not meant as a dataset."""
-    if any(_is_dataset_or_loader(each) or inner for _, each, inner in entries):
-        name, item = next(
-            (n, o) for n, o, inner in entries if not _is_dataset_or_loader(o) and not inner
-        )
+def _require_samples(container: Any, parts: dict[str, Any], others: dict[str, Any]) -> None:
+    """Refuse a *container* that is not a dataset, although there are *others* than its *parts*."""
+    if parts:
+        name, item = next(iter(others.items()))
         message = (
             f"make_dataset returned a {type(container).__name__} of loaders or datasets, but"
-            f" {name!r} in it is {format_value(item)}. Every entry must be a"
-            " DataLoader or a torch Dataset"
+            f" {name!r} in it is {format_value(item)}. Every entry must be a DataLoader or a torch"
+            " Dataset"
         )
         raise UnusableDatasetError(message)
+    if all(isinstance(each, FunctionType) or _is_own_class(each) for each in others.values()):
+        names = join_some(each.__name__ for each in others.values())
+        message = (
+            f"make_dataset returned a {type(container).__name__} of functions or classes ({names})"
+            " instead of their results. Call them in it, as in lambda: [MyDataset(...)]"
+        )
+        raise UnusableDatasetError(message)
+
+
+def _is_own_class(item: Any) -> bool:
+    """Whether *item* is a class, but not a builtin one, which may be part of a sample."""
+    return isinstance(item, type) and item.__module__ != "builtins"
 
 
 def _is_dataset_or_loader(item: Any) -> bool:
-    """Whether *item* is a loader or a dataset by its class."""
-    try:
-        return any(isinstance(item, each) for each in _kinds())
-    except Exception:  # noqa: BLE001  # Its class cannot be read, which the trial reports.
-        return False
-
-
-def _kinds() -> list[type]:
-    """The classes of loaders and datasets, of those libraries that are imported."""
+    """Whether *item* is a loader or a dataset of a library that is imported."""
     names = [("torch.utils.data", name) for name in ("DataLoader", "Dataset")]
     kinds = [getattr(sys.modules.get(home), name, None) for home, name in (*names, *LOADERS)]
-    return [each for each in kinds if isinstance(each, type)]
+    return isinstance(item, tuple(each for each in kinds if isinstance(each, type)))
 
 
 def _hooks(source: Any) -> list[str]:
     """The names of the loaders of a data module; empty if *source* is none."""
-    if is_a(source, type) or _is_dataset_or_loader(source):
+    if isinstance(source, type) or _is_dataset_or_loader(source):
         return []
     return [name for name in _STAGES if _overrides_hook(source, f"{name}_dataloader")]
 
@@ -234,39 +194,31 @@ def _overrides_hook(source: Any, hook: str) -> bool:
     It is looked up without ``getattr``: an object that has an attribute for every name is not a
     data module.
     """
-    try:
-        attributes = object.__getattribute__(source, "__dict__")
-    except AttributeError:
-        attributes = {}
-    if hook in attributes:  # As LightningDataModule.from_datasets() makes it.
-        return callable(attributes[hook])
-    owner = next((kind for kind in type(source).__mro__ if hook in vars(kind)), None)
-    if owner is None or owner.__name__ == "DataHooks":
-        return False
-    definition = vars(owner)[hook]
-    return callable(definition) or isinstance(definition, (classmethod, functools.partialmethod))
+    definition = inspect.getattr_static(source, hook, None)
+    is_method = callable(definition) or isinstance(
+        definition, (classmethod, functools.partialmethod)
+    )
+    return is_method and not any(
+        kind.__name__ == "DataHooks" and vars(kind).get(hook) is definition
+        for kind in type(source).__mro__
+    )
 
 
 def _module_loaders(module: Any, hooks: list[str]) -> Iterator[tuple[str, Any]]:
     """What each of the *hooks* returns, called in the order in which a trainer calls them."""
     _call(module, "prepare_data")
-    for stage in dict.fromkeys(_STAGES[name] for name in hooks):
+    for stage, names in itertools.groupby(hooks, _STAGES.__getitem__):
         _call(module, "setup", stage)
-        for name in hooks:
-            if _STAGES[name] != stage:
-                continue
+        for name in names:
             result = _call(module, f"{name}_dataloader")
+            parts = {} if _is_dataset_or_loader(result) else _contained_parts(result)
             if _is_dataset_or_loader(result):
                 yield name, result
-            elif not (_is_none(result) or list(_contained_parts(result))):
+            elif not parts and (result or not isinstance(result, (list, tuple, dict, NoneType))):
                 value = format_value(result)
                 message = f"{name}_dataloader() returned {value}, which is not a DataLoader"
                 raise UnusableDatasetError(message)
-            yield from ((f"{name}/{key}", each) for key, each in _contained_parts(result))
-
-
-def _is_none(result: Any) -> bool:
-    return result is None or (type(result) in (list, tuple, dict) and not result)
+            yield from ((f"{name}/{key}", part) for key, part in parts.items())
 
 
 def _call(module: Any, method: str, *arguments: str) -> Any:
@@ -313,16 +265,30 @@ DatasetFactory: TypeAlias = (
 A function with a required parameter for a folder gets a new, empty one in each trial.
 """
 
-_FAKE = (
+_FOLDER_WITH_PYFAKEFS = (
     "make_dataset takes a folder, but pyfakefs is active. Each trial has its own copy of the fake"
     " files, so a cache in them is new each time: use a factory without parameters"
 )
-_NOT_TAKEN = (
+_COPY_NOT_ACCEPTED = (
     "copy={!r} needs a make_dataset that accepts the copy: a function or a class with one required"
     " parameter, such as lambda folder: MyDataset(folder)"
 )
 _FOLDER = re.compile("folder|dir|path|cache|tmp|temp|root|^_+$", re.IGNORECASE)
 _POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+_PARAMETERS = (
+    "{0} requires {1}, but make_dataset is called without any. Only a function (not a class) can"
+    " receive an empty folder, if its only parameter is named folder, dir, path or cache, or is"
+    " annotated as Path. Pass a function that calls it, such as lambda: {0}(...), or arguments with"
+    " --arg to the command run"
+)
+_OF_ITERATOR = (
+    "An iterator is exhausted after one epoch: pass the loader or the dataset itself, without"
+    " iter(). "
+)
+_OF_GENERATOR = (
+    "A function with yield returns a generator: replace yield with return, or yield the samples in"
+    " __iter__ of an IterableDataset. "
+)
 
 
 def takes_folder(make_dataset: Any, *, with_data: bool = False) -> bool:
@@ -334,7 +300,7 @@ def takes_folder(make_dataset: Any, *, with_data: bool = False) -> bool:
         InvalidArgumentError: It requires something else. A class that requires a folder means one
             with data: it would find nothing in an empty one.
     """
-    if is_a(make_dataset, PartOf):
+    if isinstance(make_dataset, PartOf):
         return takes_folder(make_dataset.source, with_data=with_data)
     if is_ready(make_dataset):
         return False
@@ -345,10 +311,13 @@ def takes_folder(make_dataset: Any, *, with_data: bool = False) -> bool:
     required = [
         each for each in parameters if each.default is each.empty and each.kind in _POSITIONAL
     ]
-    is_meant = with_data or (required and _expects_folder(make_dataset, required[0]))
-    if required and (len(required) > 1 or not is_meant):
-        raise InvalidArgumentError(_parameters_message(make_dataset, required))
-    return bool(required)
+    is_meant = len(required) == 1 and (with_data or _expects_folder(make_dataset, required[0]))
+    if required and not is_meant:
+        names = ", ".join(each.name for each in required)
+        name = getattr(make_dataset, "__name__", "make_dataset")
+        arguments = pluralize(len(required), "argument")
+        raise InvalidArgumentError(_PARAMETERS.format(name, f"{arguments} ({names})"))
+    return is_meant
 
 
 def _expects_folder(make_dataset: Any, parameter: inspect.Parameter) -> bool:
@@ -357,31 +326,9 @@ def _expects_folder(make_dataset: Any, parameter: inspect.Parameter) -> bool:
     return not isinstance(make_dataset, type) and (is_path or bool(_FOLDER.search(parameter.name)))
 
 
-def _parameters_message(make_dataset: Any, required: Sequence[inspect.Parameter]) -> str:
-    names = ", ".join(each.name for each in required)
-    arguments = pluralize(len(required), "argument")
-    name = getattr(make_dataset, "__name__", None)
-    function = name if isinstance(name, str) else "make_dataset"
-    return (
-        f"{function} requires {arguments} ({names}), but make_dataset is called without any. Only a"
-        " function (not a class) can receive an empty folder, if its only parameter is named"
-        " folder, dir, path or cache, or is annotated as Path. Pass a function that calls it, such"
-        f" as lambda: {function}(...), or arguments with --arg to the command run"
-    )
-
-
-def definition_of(make_dataset: Any) -> tuple[str, int] | None:
-    """The file and the line of a function or a class; None of anything else."""
-    if is_a(make_dataset, functools.partial):
-        make_dataset = make_dataset.func
-    with contextlib.suppress(Exception):  # Of an object of any class.
-        return inspect.getfile(make_dataset), inspect.getsourcelines(make_dataset)[1]
-    return None
-
-
 def is_named(make_dataset: Any) -> bool:
     """Whether *make_dataset* is a function or a class."""
-    return any(is_a(make_dataset, each) for each in (type, FunctionType, MethodType))
+    return isinstance(make_dataset, (type, FunctionType, MethodType))
 
 
 def full_name(make_dataset: Any) -> str:
@@ -390,64 +337,27 @@ def full_name(make_dataset: Any) -> str:
     return f"{definition.__module__}.{definition.__qualname__}"
 
 
-class ReadyFactory:
-    """A factory that returns *source*, which the caller has made: a dataset or a loader."""
-
-    def __init__(self, source: Any) -> None:
-        self.source = source
-
-    def __call__(self) -> Any:
-        """The dataset or the loader itself."""
-        return self.source
-
-
-class WithEmptyFolder(functools.partial[Any]):
-    """A function with the new, empty folder that it is passed."""
-
-    @property
-    def parameter(self) -> str:
-        """The name under which it is passed the folder."""
-        return next(iter(inspect.signature(self.func).parameters))
-
-
-def describe_data_folder(make_dataset: Any) -> str:
-    """Where a dataset without samples looked for its files, as far as the harness decides that."""
-    while isinstance(make_dataset, PartOf):
-        make_dataset = make_dataset.source
-    if isinstance(make_dataset, WithEmptyFolder):
-        return (
-            f"make_dataset was passed a new, empty folder as {make_dataset.parameter!r}. To use"
-            " your own data, pass a function without parameters, such as lambda:"
-            " MyDataset('data/train')"
-        )
-    return f"Relative paths start at {os.getcwd()!r}"
-
-
 def bind_factory(
     make_dataset: Any, number: int | None = None, copy: str | None = None
-) -> tuple[Callable[[], Any], tuple[str, ...]]:
+) -> tuple[Any, tuple[str, ...]]:
     """*make_dataset* for one trial, and the folder that it gets, which is not made yet.
 
     *number*: that of one of several jobs, each of which has its own folder. *copy*: what the folder
     is a copy of.
     """
-    if is_a(make_dataset, PartOf):
+    if isinstance(make_dataset, PartOf):
         source, folders = bind_factory(make_dataset.source, number, copy)
         return dataclasses.replace(make_dataset, source=source), folders
-    asks = takes_folder(make_dataset, with_data=copy is not None)
-    if copy is not None and not asks:
-        raise InvalidArgumentError(_NOT_TAKEN.format(copy))
-    if is_ready(make_dataset):
-        return ReadyFactory(make_dataset), ()
-    if asks and fake_files() is not None:
-        raise InvalidArgumentError(_FAKE)
-    if not asks:
+    if not takes_folder(make_dataset, with_data=copy is not None):
+        if copy is not None:
+            raise InvalidArgumentError(_COPY_NOT_ACCEPTED.format(copy))
         return make_dataset, ()
+    if fake_files() is not None:
+        raise InvalidArgumentError(_FOLDER_WITH_PYFAKEFS)
     path = _path(os.getpid(), threading.get_ident(), os.path.realpath(tempfile.gettempdir()))
     if number is not None:
         path = path.with_name(f"{path.name}-{number}")
-    kind = WithEmptyFolder if copy is None else functools.partial
-    return kind(make_dataset, path), (str(path),)
+    return functools.partial(make_dataset, path), (str(path),)
 
 
 @functools.lru_cache
@@ -455,28 +365,24 @@ def _path(_pid: int, _thread: int, temporary: str) -> Path:
     return Path(temporary, f"dlf-{uuid.uuid4().hex[:12]}")
 
 
-_OF_ITERATOR = (
-    "An iterator is exhausted after one epoch: pass the loader or the dataset itself, without"
-    " iter(). "
-)
-_OF_GENERATOR = (
-    "A function with yield returns a generator: replace yield with return, or yield the samples in"
-    " __iter__ of an IterableDataset. "
-)
+def describe_data_folder(own_folders: Iterable[str], copy: str | None) -> str:
+    """Where a dataset without samples looked for its files, as far as the harness decides that."""
+    if copy is None and list(own_folders):
+        return (
+            "make_dataset was passed a new, empty folder. To use your own data, pass a function"
+            " without parameters, such as lambda: MyDataset('data/train')"
+        )
+    return f"Relative paths start at {os.getcwd()!r}"
 
 
-def name_of(make_dataset: Callable[[], Any]) -> str:
-    """The name of a class that is called with fixed arguments, or else "make_dataset"."""
-    target = make_dataset.func if isinstance(make_dataset, functools.partial) else make_dataset
-    return target.__qualname__ if isinstance(target, type) else "make_dataset"
-
-
-def origin_of(make_dataset: Callable[[], Any], result: Any) -> str:
+def describe_result(make_dataset: Any, result: Any) -> str:
     """What *result* is and who returned it, as the subject of a sentence."""
-    if isinstance(make_dataset, ReadyFactory):
+    if result is make_dataset:
         return f"make_dataset={format_value(result)}"
-    definition = definition_of(make_dataset)
-    place = " at {}:{}".format(*definition) if definition else ""
+    function = make_dataset.func if isinstance(make_dataset, functools.partial) else make_dataset
+    place = ""
+    with contextlib.suppress(Exception):  # It has no source.
+        place = f" at {inspect.getfile(function)}:{inspect.getsourcelines(function)[1]}"
     return f"make_dataset{place} returned {format_value(result)}, which"
 
 
@@ -489,5 +395,5 @@ def advice_for(result: Any) -> str:
     if isinstance(result, Iterator):
         return _OF_ITERATOR
     values = getattr(result, "__dict__", {}).items()
-    names = (name for name, value in values if issubclass(type(value), DataLoader))
+    names = (name for name, value in values if isinstance(value, DataLoader))
     return "".join(f"It wraps a DataLoader: pass lambda: make().{name}. " for name in names)

@@ -24,7 +24,12 @@ from pytest_dataloader_faults._engine.system.processes import end_if_interrupted
 from pytest_dataloader_faults._engine.worker.fetch_hooks import StreamEnd
 from pytest_dataloader_faults._settings.jobs import Rank
 from pytest_dataloader_faults._trial import process_group, samplers
-from pytest_dataloader_faults._trial.factory import advice_for, name_of, origin_of, require_one
+from pytest_dataloader_faults._trial.factory import (
+    advice_for,
+    call_factory,
+    describe_result,
+    require_one,
+)
 from pytest_dataloader_faults._trial.process.fork_server import method_of
 from pytest_dataloader_faults.exceptions import (
     DataLoaderFaultsError,
@@ -46,7 +51,7 @@ _LIBRARY = re.compile(
 USERS_ERRORS = (BaseException,)
 """What the user's code may raise, as pytest.skip() does. Ctrl-C goes to pytest, not to a trial."""
 _DEFAULTS = {"num_workers": 2, "batch_size": 4}
-_STOPS = (
+_STOP_ITERATION_ADVICE = (
     ". A loop over a loader mistakes this for the end of the epoch, and misses the remaining"
     " samples: raise an exception of another class"
 )
@@ -99,7 +104,7 @@ def report_dataset_errors(
         reraise_own_error(error)
         text = f"{indent_rest(format_value(error))}{_place_of(error)}"
         if isinstance(error, StopIteration):
-            advice = _STOPS
+            advice = _STOP_ITERATION_ADVICE
         action = action if isinstance(action, str) else action()
         message = f"{action} failed without a fault: {text}{advice}"
         raise kind(message) from error
@@ -121,7 +126,7 @@ def _place_of(error: BaseException) -> str:
 
 
 def make_loader(
-    make_dataset: Callable[[], Any],
+    make_dataset: Any,
     options: Mapping[str, Any] | None,
     changes: Mapping[str, Any],
     *,
@@ -142,24 +147,27 @@ def make_loader(
                 " dataset, or pass loader={}"
             )
             raise InvalidArgumentError(message)
-        lacks_workers = needs_workers and not result.num_workers
+        loader = result
+        lacks_workers = needs_workers and not loader.num_workers
         workers = {"num_workers": _DEFAULTS["num_workers"], "prefetch_factor": 2}
-        added = workers if lacks_workers else {}
-        for name, value in {**added, **changes}.items():
-            object.__setattr__(result, name, value)  # torch forbids it, since workers may run.
-        loader = result if rank else _with_last_batches(result)
+        for name, value in {**(workers if lacks_workers else {}), **changes}.items():
+            object.__setattr__(loader, name, value)  # torch forbids it, since workers may run.
         _detach_parent_workers(loader)
         if rank is not None:
             process_group.refuse_dispatcher(outer_loader(loader), kind_of(dataset_of(loader)))
     else:
-        is_lacking = needs_workers and (options or {}).get("num_workers") == 0
-        added = {"num_workers": _DEFAULTS["num_workers"]} if is_lacking else {}
-        all_options = {**(options or {}), **added, **changes}
+        all_options = {**(options or {}), **changes}
+        if needs_workers and "num_workers" not in changes and all_options.get("num_workers") == 0:
+            del all_options["num_workers"]
         if rank is not None and kind_of(result) == "map":
             all_options = process_group.divide(rank, result, all_options)
-        loader = _loader_for(result, all_options, drops_last=rank is not None)
+        loader = _loader_for(result, all_options)
     if kind_of(dataset_of(loader)) == "map":
         _require_samples(loader)
+    elif rank is None:
+        # Each worker would drop its last samples, which would look like lost ones. But it may keep
+        # ranks in step.
+        object.__setattr__(loader, "drop_last", False)
     return loader
 
 
@@ -214,24 +222,23 @@ def _unwrap(loader: Any) -> Any:
     return inner
 
 
-def _call_factory(make_dataset: Callable[[], Any]) -> Any:
+def _call_factory(make_dataset: Any) -> Any:
     try:
         with late_iterators():
-            result = _unwrap(require_one(make_dataset()))
+            result = _unwrap(require_one(call_factory(make_dataset)))
     except (UnusableDatasetError, InvalidArgumentError):
         raise
     except USERS_ERRORS as error:
         reraise_own_error(error)
         text = f"{type(error).__name__}: {indent_rest(text_of(error))}{_place_of(error)}"
         why = "No fault was armed yet, so fix this first"
-        message = f"{name_of(make_dataset)}() raised {text}. {why}"
+        message = f"make_dataset() raised {text}. {why}"
         raise UnusableDatasetError(message) from error
-    _require_class(result)
     if isinstance(result, type) or not _is_usable(result):
         message = (
-            f"{origin_of(make_dataset, result)} is not a dataset: it has no __getitem__ and is not"
-            f" an IterableDataset. {advice_for(result)}Return a map-style or iterable dataset, a"
-            " ready DataLoader, or a data module"
+            f"{describe_result(make_dataset, result)} is not a dataset: it has no __getitem__ and"
+            f" is not an IterableDataset. {advice_for(result)}Return a map-style or iterable"
+            " dataset, a ready DataLoader, or a data module"
         )
         raise UnusableDatasetError(message)
     if _wraps_loader(result):
@@ -241,13 +248,6 @@ def _call_factory(make_dataset: Callable[[], Any]) -> Any:
         )
         raise UnusableDatasetError(message)
     return result
-
-
-def _require_class(result: Any) -> None:
-    """Refuse an object whose class cannot be read, which is what torch does first."""
-    name = type(result).__name__
-    with report_dataset_errors(f"looking up the class of a {name}, as torch's DataLoader does,"):
-        isinstance(result, (DataLoader, IterableDataset))
 
 
 def _is_usable(result: Any) -> bool:
@@ -263,18 +263,14 @@ def _wraps_loader(result: Any) -> bool:
     return type(pipeline) is list and any(isinstance(each, DataLoader) for each in pipeline)
 
 
-def _loader_for(dataset: Any, options: Mapping[str, Any], *, drops_last: bool) -> DataLoader[Any]:
-    """A loader over *dataset* with *options*, and with the default options of trials.
-
-    *drops_last*: whether ``drop_last`` also applies to streams, which may keep jobs in step.
-    """
+def _loader_for(dataset: Any, options: Mapping[str, Any]) -> DataLoader[Any]:
+    """A loader over *dataset* with *options*, and with the default options of trials."""
     defaults = {"num_workers": 2} if "batch_sampler" in options else _DEFAULTS
     has_sampler = any(options.get(name) is not None for name in ("sampler", "batch_sampler"))
     if kind_of(dataset) == "map" and not has_sampler and length_of(dataset) == 0:
         raise EmptyDatasetError(empty_message(dataset))
     try:
-        loader: DataLoader[Any] = DataLoader(dataset, **{**defaults, **options})
-        return loader if drops_last else _with_last_batches(loader)
+        return DataLoader(dataset, **{**defaults, **options})
     except (TypeError, ValueError) as error:
         parameters = inspect.signature(DataLoader).parameters
         questions = [
@@ -283,16 +279,6 @@ def _loader_for(dataset: Any, options: Mapping[str, Any], *, drops_last: bool) -
         reason = ". ".join(filter(None, (indent_rest(text_of(error)), *questions)))
         message = f"DataLoader rejects loader={format_value(dict(options))}: {reason}"
         raise InvalidArgumentError(message) from error
-
-
-def _with_last_batches(loader: DataLoader[Any]) -> DataLoader[Any]:
-    """*loader*, which leaves out no batch of a stream.
-
-    With ``drop_last`` each worker drops its last samples, which would look like lost ones.
-    """
-    if kind_of(dataset_of(loader)) == "iterable":
-        object.__setattr__(loader, "drop_last", False)  # torch forbids it, since workers may run.
-    return loader
 
 
 def end_stream(loader: DataLoader[Any], samples: int | None) -> None:

@@ -116,7 +116,7 @@ def run(
     try:
         meetings = process_group.join(job.rank, journal) if job.rank else None
         if isinstance(job, ReferenceJob):
-            _take_reference(job, journal)
+            _take_reference(job, journal, own_folders)
             if meetings:
                 meetings.end()
         elif isinstance(job, TrialJob):
@@ -129,7 +129,7 @@ def run(
         journal.write(refusal(exceptions.UnusableDatasetError(str(error))))
 
 
-def _take_reference(job: ReferenceJob, journal: Journal) -> None:
+def _take_reference(job: ReferenceJob, journal: Journal, own_folders: Sequence[str]) -> None:
     arguments = (job.make_dataset, job.settings.loader, job.changes)
     try:
         loader = loaders.make_loader(*arguments, rank=job.rank_of_several)
@@ -137,7 +137,7 @@ def _take_reference(job: ReferenceJob, journal: Journal) -> None:
         reference = replace(take_reference(loader, job), lacks_workers=lacks_workers)
         journal.write(ReferenceTaken(reference))
     except loaders.EmptyDatasetError as error:
-        text = f"{error}. {describe_data_folder(job.make_dataset)}"
+        text = f"{error}. {describe_data_folder(own_folders, job.settings.copy)}"
         raise loaders.EmptyDatasetError(text) from error.__cause__
 
 

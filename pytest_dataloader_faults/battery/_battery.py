@@ -13,7 +13,7 @@ from pytest_dataloader_faults._settings.jobs import (
     change_epochs,
     limit_measurement,
 )
-from pytest_dataloader_faults._trial.factory import DatasetFactory, PartOf, is_a
+from pytest_dataloader_faults._trial.factory import DatasetFactory, PartOf
 from pytest_dataloader_faults.battery import at_rest
 from pytest_dataloader_faults.battery.checks import (
     CHECKS,
@@ -354,7 +354,7 @@ class Battery:
         base = self.fault_free_run
         return call(
             name,
-            str(base.make_dataset) if is_a(base.make_dataset, PartOf) else "make_dataset",
+            str(base.make_dataset) if isinstance(base.make_dataset, PartOf) else "make_dataset",
             **arguments,
             **base.settings.as_arguments(),
         )

@@ -14,7 +14,6 @@ from pytest_dataloader_faults._trial import run_trial_job
 from pytest_dataloader_faults._trial.factory import (
     DatasetFactory,
     PartOf,
-    is_a,
     is_named,
     takes_folder,
 )
@@ -219,14 +218,14 @@ def _factory_code(
     *with_data*: whether the folder that is passed to it has a copy of the data.
     """
     source: Any = make_dataset
-    while is_a(source, PartOf):
+    while isinstance(source, PartOf):
         source = source.source
     takes = source is not None and takes_folder(source, with_data=with_data)
     example = (
         "lambda folder: MyDataset(data, cache=folder)" if takes else "lambda: MyDataset(folder)"
     )
     missing = f"# Insert your dataset factory here, for example: {_NAMELESS} = {example}"
-    if not is_a(make_dataset, PartOf):
+    if not isinstance(make_dataset, PartOf):
         return _importable_name(source) or _NAMELESS, [_import_line(source, missing)]
     home = f"{_NAMELESS} = {_importable_name(source)}" if _importable_name(source) else ""
     part = "from pytest_dataloader_faults import part_of"

@@ -91,7 +91,7 @@ def _make_found(folder):
     return Found(folder)
 
 
-PASSED = "make_dataset was passed a new, empty folder as 'folder'. To use your own data, pass a"
+PASSED = "make_dataset was passed a new, empty folder. To use your own data, pass a"
 EMPTY = [
     (_make_found, PASSED),
     (lambda: Found("data/trian"), f"fault into. Relative paths start at '{os.getcwd()}'"),

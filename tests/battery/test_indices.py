@@ -8,10 +8,8 @@ import pytest
 import torch
 from torch.utils.data import DataLoader, Dataset
 
-from pytest_dataloader_faults import check_dataset, run_trial
+from pytest_dataloader_faults import check_dataset
 from pytest_dataloader_faults._trial.samples.draws import name_of
-from pytest_dataloader_faults.exceptions import UnusableDatasetError
-from support import odd_datasets
 from support.datasets import Records
 from support.odd_datasets import (
     COUNT,
@@ -291,18 +289,6 @@ def test_a_dataset_that_torch_takes(make):
 @pytest.mark.parametrize("make", [StrictStream, InWorkersOnly])
 def test_a_stream_that_torch_takes(make):
     assert _verdict(make) == "survived"
-
-
-@pytest.mark.parametrize(
-    ("entry", "kind", "is_ready"),
-    [(_verdict, odd_datasets.Raising, True), (run_trial, odd_datasets.RaisingDataset, False)],
-)
-def test_a_dataset_whose_class_raises(kind, is_ready, entry):
-    with pytest.raises(LookupError, match="not __class__"):
-        plain_loop(kind(), num_workers=1)
-    message = rf"class of a {kind.__name__}, .*LookupError\('not __class__'\) at .*odd_datasets.py"
-    with pytest.raises(UnusableDatasetError, match=message):
-        entry(kind() if is_ready else kind)
 
 
 def test_a_stream_whose_last_samples_are_dropped():

@@ -100,23 +100,5 @@ class InWorkersOnly(Stream):
         return super().__iter__()
 
 
-class Raising:
-    """Raises for every attribute, even for its class."""
-
-    def __getattribute__(self, name: str) -> Any:
-        message = f"not {name}"
-        raise LookupError(message)
-
-    def __len__(self) -> int:
-        return COUNT
-
-    def __getitem__(self, index: Any) -> Any:
-        return sample(index)
-
-
-class RaisingDataset(Raising, Dataset[Any]):
-    """The same with torch's base class."""
-
-
 def plain_loop(dataset: Any, **options: Any) -> list[Any]:
     return list(DataLoader(dataset, **options))
