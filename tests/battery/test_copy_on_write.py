@@ -36,7 +36,6 @@ from pytest_dataloader_faults.battery.checks.memory import (
     MeasureMemory,
     WorkerMemory,
     block_size,
-    estimate_scattered,
     growth_of,
     is_enough,
     note,
@@ -256,21 +255,18 @@ def test_a_sampler_whose_epoch_shows_nothing(indices: Any, kind: Any, reason: st
 
 
 @rows(
-    ("sampler", "options", "count"),
+    ("sampler", "count"),
     [
-        (RandomSampler(range(8)), {}, 8),
-        (RandomSampler(range(8), num_samples=3), {}, 3),
-        (RandomSampler(range(8), num_samples=3), {"persistent_workers": True}, 8),
-        (DistributedSampler(range(8), 2, 0), {}, 4),
-        (DistributedSampler(range(8), 2, 0), {"persistent_workers": True}, 8),
-        (itertools.cycle([5, 3]), {}, 2),
-        (["5"], {}, 0),
+        (RandomSampler(range(8)), 8),
+        (RandomSampler(range(8), num_samples=3), 3),
+        (DistributedSampler(range(8), 2, 0), 4),
+        (itertools.cycle([5, 3]), 2),
+        (["5"], 0),
     ],
-    ids=["random", "some", "in time", "rank", "rank, in time", "endless", "text"],
+    ids=["random", "some", "rank", "endless", "text"],
 )
-def test_indices_of_an_epoch(sampler: Any, options: Any, count: int) -> None:
-    """Persistent workers get what other epochs draw as well."""
-    loader = DataLoader(InMemory(["x"] * 8), num_workers=1, sampler=sampler, **options)
+def test_indices_of_an_epoch(sampler: Any, count: int) -> None:
+    loader = DataLoader(InMemory(["x"] * 8), num_workers=1, sampler=sampler)
     indices = list(indices_of_epoch(loader, loader._index_sampler, seconds=60))
 
     assert len(indices) == count
@@ -340,7 +336,6 @@ def _memory(rates: list[int], length: int = 200_000, **fields: Any) -> WorkerMem
         (_memory([9000] * 4 + [1400] * 12), 1400 * 200_000),
         (_memory([1400] * 8 + [90_000] + [1400] * 7), 1400 * 200_000),
         (_memory([1400] * BLOCKS, shared=MIB), MIB),
-        (_memory([1400] * BLOCKS, scattered=2 * MIB), 2 * MIB),
         (_memory([1400] * 12 + [0] * 4), None),
         (_memory([50] * BLOCKS), None),
         (_memory([0] * BLOCKS), None),
@@ -348,7 +343,7 @@ def _memory(rates: list[int], length: int = 200_000, **fields: Any) -> WorkerMem
         (_memory([]), None),
     ],
     ids=[
-        *("steady", "warming up", "one jump", "little is shared", "scattered"),
+        *("steady", "warming up", "one jump", "little is shared"),
         *("full cache", "below the noise", "constant", "too few", "none"),
     ],
 )
@@ -382,18 +377,9 @@ def test_the_limit_is_found_among_any_number_of_samples() -> None:
         assert growth is not None, length
 
 
-def test_spread_samples_are_counted_by_common_areas() -> None:
-    """Two rows that each touch 400 of 1000 areas of 16 pages have some 160 in common."""
-    earlier, later = range(0, 400 * 16, 16), range(240 * 16, 640 * 16, 16)
-
-    assert estimate_scattered(earlier, later, 4096) == 1000 * 16 * 4096
-    assert estimate_scattered(earlier, range(400 * 16, 800 * 16, 16), 4096) is None
-    assert estimate_scattered(range(1600), range(1600), 4096) is None
-
-
 def test_the_note_begins_at_16_mib() -> None:
     trial = ordinary(Pass(EPOCH_1, complete=True))
 
-    assert note(revised(trial, notes=(_memory([1400] * BLOCKS, scattered=16 * MIB),)))
-    assert note(revised(trial, notes=(_memory([1400] * BLOCKS, scattered=16 * MIB - 1),))) == ""
+    assert note(revised(trial, notes=(_memory([1400] * BLOCKS, shared=16 * MIB),)))
+    assert note(revised(trial, notes=(_memory([1400] * BLOCKS, shared=16 * MIB - 1),))) == ""
     assert note(trial) == ""

@@ -14,16 +14,11 @@ runs. What remains is some 20 pages per part, by which the working set of the in
 less than ``_FEWEST_PAGES`` is no growth. For a long dataset these few pages mean a lot of memory:
 so the number of samples that are read rises with the length, and ``is_enough`` says from how many
 on half the default limit shows.
-
-Some facts about samples that are spread over memory, as those of a list that was shuffled. The
-first ones copy a whole page each, but a page belongs to many samples, and is copied once. How many
-pages there are follows from two rows of samples, as the number of fish in a pond follows from two
-catches: if both rows touch the same parts of the memory, there are no others.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
@@ -56,11 +51,6 @@ _FEWEST_BLOCKS = 5
 """The first one, and another measurement at the end of each part."""
 _FEWEST_PAGES = 48
 _LEAST_TO_NOTE = 16 << 20
-_PAGES_OF_AREA = 16
-_DENSE = 0.25
-"""The share of the pages of an area that samples in a row copy at least."""
-_FEWEST_COMMON = 32
-"""From this many common areas on, the number of all areas is known well enough."""
 
 _UNKNOWN_DRAWS = (
     "which samples its sampler draws in an epoch is unknown: it raised an error, took too long, or"
@@ -86,21 +76,6 @@ KEEPS = Cause(
 def block_size(length: int) -> int:
     """How many of *length* samples a block has."""
     return min(_MOST_SAMPLES, max(FEWEST_SAMPLES, length // _SHARE)) // BLOCKS
-
-
-def estimate_scattered(earlier: Collection[int], later: Collection[int], page: int) -> int | None:
-    """About how many bytes all samples copy, if two rows of samples have copied these pages.
-
-    None if samples in a row copy pages in a row.
-    """
-    earlier_areas, later_areas = (
-        {number // _PAGES_OF_AREA for number in pages} for pages in (earlier, later)
-    )
-    common = len(earlier_areas & later_areas)
-    is_dense = len(later) >= _DENSE * _PAGES_OF_AREA * len(later_areas)
-    if is_dense or common < _FEWEST_COMMON:
-        return None
-    return len(earlier_areas) * len(later_areas) // common * _PAGES_OF_AREA * page
 
 
 class Growth(NamedTuple):
@@ -130,8 +105,6 @@ class WorkerMemory(Note):
         unshared: Bytes of memory that it shared with no other process.
         allocated: Bytes of memory that it did not inherit, in addition to those of a constant.
         shared: Bytes that it still shared when it was measured first.
-        scattered: About how many bytes all samples can copy, if the samples are spread over memory;
-            None if they lie in a row, or if that is unknown.
         page: Bytes of a page.
         error: What the loader raised, on one line; "" if nothing.
     """
@@ -143,7 +116,6 @@ class WorkerMemory(Note):
     unshared: tuple[int, ...] = ()
     allocated: tuple[int, ...] = ()
     shared: int = 0
-    scattered: int | None = None
     stays: bool = False
     page: int = 4096
     error: str = ""
@@ -161,8 +133,7 @@ def growth_of(memory: WorkerMemory) -> Growth | None:
     copied = growth - kept
     # Samples of all workers lie on the same pages, but each worker caches only its own samples.
     reads = memory.length if memory.stays else -(-memory.length // max(1, memory.workers))
-    most = memory.shared if memory.scattered is None else min(memory.shared, memory.scattered)
-    return Growth(copied, kept, min(copied * memory.length, most) + kept * reads)
+    return Growth(copied, kept, min(copied * memory.length, memory.shared) + kept * reads)
 
 
 def _growth_per_sample(memory: WorkerMemory, sizes: tuple[int, ...]) -> float | None:

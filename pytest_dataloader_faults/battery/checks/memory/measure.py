@@ -19,22 +19,16 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import itertools
 import os
 import signal
 import time
 from array import array
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from torch.utils.data import (
-    BatchSampler,
-    DataLoader,
-    DistributedSampler,
-    RandomSampler,
-    Sampler,
-    SequentialSampler,
-)
+from torch.utils.data import BatchSampler, DataLoader
 
 from pytest_dataloader_faults._engine.system import proc
 from pytest_dataloader_faults._engine.system.children import run_in_child
@@ -50,13 +44,13 @@ from pytest_dataloader_faults._trial.loaders import (
     reraise_own_error,
 )
 from pytest_dataloader_faults._trial.resources import collect_and_trim
+from pytest_dataloader_faults._trial.samplers import DEFAULT_SAMPLERS
 from pytest_dataloader_faults._trial.samples.draws import Draw
 from pytest_dataloader_faults.battery.checks.memory import (
     BLOCKS,
     TIMES_TO_CONFIRM,
     WorkerMemory,
     block_size,
-    estimate_scattered,
     growth_of,
 )
 from pytest_dataloader_faults.outcomes.chains import shorten_chain
@@ -79,26 +73,17 @@ _LARGE_SIZES, _LARGE_BYTES = (
 )
 _BATCH_SIZE = 32
 """A batch costs as much time as dozens of small samples."""
-_SNAPSHOTS = (BLOCKS // 4, BLOCKS * 5 // 8, BLOCKS)
-"""After these blocks the pages themselves are noted."""
 
 
-class _Blocks(Sampler[int]):
-    """Draws the next *size* of the *indices* each time it is iterated, from place *start* on."""
+class _Blocks:
+    """A sampler that draws the next *size* of the *indices* each time it is iterated."""
 
-    def __init__(self, indices: Sequence[int], size: int, start: int) -> None:
-        self.indices = indices
+    def __init__(self, indices: Iterable[int], size: int) -> None:
+        self._indices = iter(indices)
         self.size = size
-        self.start = start
-        self.drawn = 0
-
-    def __len__(self) -> int:
-        return self.size
 
     def __iter__(self) -> Iterator[int]:
-        begin = self.start + self.drawn
-        self.drawn += self.size
-        return iter(self.indices[begin : begin + self.size])
+        return itertools.islice(self._indices, self.size)
 
 
 class _FillFreeMemory:
@@ -147,84 +132,63 @@ def _shared_memory() -> Iterator[None]:
 def measure(process: TrialProcess, loader: DataLoader[Any]) -> None:
     """Write down the memory of a worker that reads what *loader* draws, in a row."""
     process.journal.write(PhaseStarted(START, time.monotonic()))
-    settings = process.job.settings
     seconds = _SHARE_OF_DEADLINE * process.job.deadline
     until = time.monotonic() + seconds
     indices = indices_of_epoch(loader, process.sampler, _SHARE_OF_SAMPLER * seconds)
     memory = WorkerMemory(
         len(indices),
         loader.num_workers,
-        settings.contract.worker_memory,
+        process.job.settings.contract.worker_memory,
         stays=loader.persistent_workers,
         page=proc.PAGE,
     )
-    row = _Row(loader, indices, memory, until)
     try:
         with _shared_memory():
-            row.read()
+            memory = _read_in_a_row(loader, indices, memory, until)
     except USERS_ERRORS as error:
         if not isinstance(error, OSError):  # This package raises one if the worker has ended.
             reraise_own_error(error)
-        text = shorten(shorten_chain(format_value(error)))
-        row.memory = replace(row.memory, error=text)
-    process.journal.write(Noted(row.memory))
+        memory = replace(memory, error=shorten(shorten_chain(format_value(error))))
+    process.journal.write(Noted(memory))
 
 
-@dataclass
-class _Row:
-    """Reads samples in one worker, block by block, until the *memory* shows enough."""
+def _read_in_a_row(
+    loader: DataLoader[Any], indices: Sequence[int], memory: WorkerMemory, until: float
+) -> WorkerMemory:
+    """*memory* after one worker has read blocks of samples, until it shows enough."""
+    count, size = len(indices), block_size(len(indices))
+    most = BLOCKS * size * TIMES_TO_CONFIRM
+    # The first objects of a dataset fill gaps between older ones, and copy more than others.
+    start, drawn = max(0, count - most) // 2, 0
+    blocks = _Blocks(indices[start:], size)
+    reader = _one_worker(loader, blocks)
+    try:
+        while drawn < most and start + drawn + blocks.size <= count:
+            for _ in reader:
+                if time.monotonic() > until:
+                    return memory
+            drawn += blocks.size
+            memory = _measure(memory, reader._iterator._workers[0].pid, drawn)  # type: ignore[union-attr]
+            if len(memory.samples) == BLOCKS:
+                blocks.size *= TIMES_TO_CONFIRM  # Larger blocks confirm that memory grows.
+            if len(memory.samples) >= BLOCKS and growth_of(memory) is None:
+                break
+    finally:
+        end_workers(reader._iterator)
+    return memory
 
-    loader: DataLoader[Any]
-    indices: Sequence[int]
-    memory: WorkerMemory
-    until: float
-    _snapshots: list[set[int]] = field(default_factory=list)
 
-    def read(self) -> None:
-        """Read the blocks, and measure the worker after each."""
-        length, size = self.memory.length, block_size(self.memory.length)
-        # The first objects of a dataset fill gaps between older ones, and copy more than others.
-        start = max(0, length - TIMES_TO_CONFIRM * BLOCKS * size) // 2
-        blocks = _Blocks(self.indices, size, start)
-        loader = _one_worker(self.loader, blocks)
-        try:
-            while self._needs_more(blocks) and start + blocks.drawn + blocks.size <= length:
-                for _ in loader:
-                    if time.monotonic() > self.until:
-                        return
-                self._measure(loader._iterator._workers[0].pid, blocks.drawn)  # type: ignore[union-attr]
-        finally:
-            end_workers(loader._iterator)
-
-    def _needs_more(self, blocks: _Blocks) -> bool:
-        """Whether more blocks follow: growth is confirmed by larger ones."""
-        if len(self.memory.samples) < BLOCKS:
-            return True
-        size = block_size(self.memory.length)
-        blocks.size = TIMES_TO_CONFIRM * size
-        is_confirmed = blocks.drawn >= TIMES_TO_CONFIRM * BLOCKS * size
-        return not is_confirmed and growth_of(self.memory) is not None
-
-    def _measure(self, pid: int, drawn: int) -> None:
-        memory, pages = self.memory, proc.unshared_pages(pid)
-        unshared, allocated = len(pages) * proc.PAGE, proc.memory_of(pid, _ALLOCATED)
-        self.memory = replace(
-            memory,
-            samples=(*memory.samples, drawn),
-            unshared=(*memory.unshared, unshared),
-            allocated=(*memory.allocated, allocated),
-            shared=memory.shared or max(0, allocated - unshared),
-        )
-        if len(self.memory.samples) in _SNAPSHOTS:
-            self._take_snapshot(pages)
-
-    def _take_snapshot(self, pages: set[int]) -> None:
-        """Note the *pages* themselves; the last snapshot shows whether they are scattered."""
-        self._snapshots.append(pages)
-        if len(self._snapshots) == len(_SNAPSHOTS):
-            first, second, third = self._snapshots
-            scattered = estimate_scattered(second - first, third - second, proc.PAGE)
-            self.memory = replace(self.memory, scattered=scattered)
+def _measure(memory: WorkerMemory, pid: int, drawn: int) -> WorkerMemory:
+    """*memory*, with that of the worker *pid* after so many samples were *drawn*."""
+    unshared = len(proc.unshared_pages(pid)) * proc.PAGE
+    allocated = proc.memory_of(pid, _ALLOCATED)
+    return replace(
+        memory,
+        samples=(*memory.samples, drawn),
+        unshared=(*memory.unshared, unshared),
+        allocated=(*memory.allocated, allocated),
+        shared=memory.shared or max(0, allocated - unshared),
+    )
 
 
 def _one_worker(loader: DataLoader[Any], blocks: _Blocks) -> DataLoader[Any]:
@@ -258,29 +222,13 @@ def indices_of_epoch(loader: DataLoader[Any], sampler: Any, seconds: float) -> S
     fails, or takes longer than *seconds*.
     """
     length = length_of(dataset_of(loader)) or 0
-    count = _count_from_zero(sampler, stays=loader.persistent_workers)
-    if count is not None:
-        return range(min(count, length))
+    inner: Any = sampler.sampler if type(sampler) is BatchSampler else sampler
+    is_of_torch = type(inner) in DEFAULT_SAMPLERS and not getattr(inner, "replacement", False)
+    if is_of_torch and len(inner) == len(inner.data_source):
+        return range(length)
     indices = array(_INDEX_TYPE)
     indices.frombytes(run_in_child(lambda: _sort_draws(loader, sampler, length), seconds))
     return indices
-
-
-def _count_from_zero(sampler: Any, *, stays: bool) -> int | None:
-    """How many samples, from the first one on, torch's own *sampler* draws; None if it is another.
-
-    *stays*: whether workers are persistent, and so read in time what other epochs draw at random.
-    """
-    inner = sampler.sampler if type(sampler) is BatchSampler else sampler
-    if type(inner) is SequentialSampler:
-        return len(inner.data_source)
-    if type(inner) is RandomSampler:
-        count = len(inner.data_source)
-        is_whole = not inner.replacement and inner.num_samples >= count
-        return count if is_whole or stays else None
-    if type(inner) is DistributedSampler and inner.shuffle and stays:
-        return len(inner.dataset)  # type: ignore[arg-type]
-    return None
 
 
 def _sort_draws(loader: DataLoader[Any], sampler: Any, length: int) -> bytes:
