@@ -10,18 +10,15 @@ from __future__ import annotations
 from dataclasses import replace
 
 from pytest_dataloader_faults._arguments import errno_name
-from pytest_dataloader_faults.exceptions import InvalidArgumentError
 from pytest_dataloader_faults.faults import Fault
 from pytest_dataloader_faults.outcomes.contract import Cause, Contract, Finding, Verdict
 from pytest_dataloader_faults.outcomes.judge import ranks
 from pytest_dataloader_faults.outcomes.judge.at_rest import AtRestJudge
-from pytest_dataloader_faults.outcomes.judge.rules import Judge, MissingObjectJudge
+from pytest_dataloader_faults.outcomes.judge.rules import Judge
 from pytest_dataloader_faults.outcomes.records import TrialFacts
 from pytest_dataloader_faults.outcomes.reference import Reference
 from pytest_dataloader_faults.outcomes.refusals import Refusal, describe_change
 
-_JUDGES = (AtRestJudge, MissingObjectJudge)
-"""The judges of trials that are judged by rules of their own."""
 DESTROYS = Cause(
     "deletes or overwrites a file that it cannot read",
     "An error of the storage says nothing about the file, which may be intact at the next attempt."
@@ -36,41 +33,22 @@ REMEDY = (
 
 
 def judge(outcome: TrialFacts, reference: Reference, contract: Contract) -> Finding:
-    """The verdict on *outcome*, compared with the *reference*, the fault-free run.
-
-    Raises:
-        InvalidArgumentError: The reference's samples were compared in a different way.
-    """
-    _require_same_comparison(outcome, reference)
+    """The verdict on *outcome*, compared with the *reference*, the fault-free run."""
     finding = find_refusal(outcome) or _judge(outcome, reference, contract)
     return replace(finding, library="") if contract.names_file else finding
 
 
 def _judge(outcome: TrialFacts, reference: Reference, contract: Contract) -> Finding:
     """The verdict on a trial, of one process or of several ranks."""
-    if not outcome.ranks:
-        return judge_for(outcome, reference, contract).judge()
-    outcome, reference = ranks.align(outcome, reference)
-    findings = [
-        judge_for(rank, ranks.reference_for(number, outcome, reference), contract).judge()
-        for number, rank in enumerate(outcome.ranks)
-    ]
-    return ranks.judge_together(outcome, findings, reference, contract)
-
-
-def judge_for(outcome: TrialFacts, reference: Reference, contract: Contract) -> Judge:
-    """The judge of *outcome*."""
-    kinds = (kind for kind in _JUDGES if kind.is_for(outcome))
-    return next(kinds, Judge)(outcome, reference, contract)
-
-
-def _require_same_comparison(outcome: TrialFacts, reference: Reference) -> None:
-    if outcome.comparison != reference.comparison:
-        message = (
-            f"the trial compared samples by '{outcome.comparison}', but the reference by"
-            f" '{reference.comparison}'. Pass a reference that was compared in the same way"
-        )
-        raise InvalidArgumentError(message)
+    if outcome.ranks:
+        outcome, reference = ranks.align(outcome, reference)
+        findings = [
+            _judge(rank, ranks.reference_for(number, outcome, reference), contract)
+            for number, rank in enumerate(outcome.ranks)
+        ]
+        return ranks.judge_together(outcome, findings, reference, contract)
+    kind = AtRestJudge if outcome.before_init else Judge
+    return kind(outcome, reference, contract).judge()
 
 
 def find_refusal(outcome: TrialFacts) -> Finding | None:

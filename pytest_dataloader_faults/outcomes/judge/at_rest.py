@@ -10,7 +10,6 @@ if it differs, the samples at each index are not compared.
 from __future__ import annotations
 
 import os
-import signal
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import replace
@@ -28,7 +27,6 @@ from pytest_dataloader_faults.faults.base import LISTING
 from pytest_dataloader_faults.outcomes.contract import (
     SKIPS,
     Cause,
-    Contract,
     Finding,
     Verdict,
     Wrong,
@@ -38,13 +36,9 @@ from pytest_dataloader_faults.outcomes.judge.compare import count_missing
 from pytest_dataloader_faults.outcomes.judge.rules import Judge, not_promised
 from pytest_dataloader_faults.outcomes.records import Batch, Pass, TrialFacts
 from pytest_dataloader_faults.outcomes.reference import Reference
-from pytest_dataloader_faults.outcomes.stages import START
 from pytest_dataloader_faults.outcomes.text import is_or_are, pluralize
 from pytest_dataloader_faults.wire import FaultFacts
 
-_SECOND_CALL = (
-    "without a fault, a second call of make_dataset with the same folder, in a new process,"
-)
 _DESCRIPTIONS: dict[type[Fault], str] = {
     OpenError: "cannot be opened",
     ReadError: "cannot be read",
@@ -109,37 +103,10 @@ SKIPS_MISSING = Cause(
     overrides=True,
     fix="raise FileNotFoundError for a file that does not exist",
 )
-_MAPPED_BEYOND_END = (
-    ". It accessed a mapped file beyond the point where it was truncated. Check the size of a file"
-    " before you map it"
-)
-_MAPPED_UNREADABLE = (
-    ". It accessed a page of a mapped file that the disk could not deliver. The kernel can report"
-    " that only with a signal (mmap(2)). If you read the file instead of mapping it, you get an"
-    " OSError"
-)
 
 
 class AtRestJudge(Judge):
     """The rules for a dataset that was created under faults, and again in the recovery pass."""
-
-    recovery_name = (
-        "after the fault was removed, a dataset that a new process created from the same files"
-    )
-
-    def __init__(self, outcome: TrialFacts, reference: Reference, contract: Contract) -> None:
-        super().__init__(outcome, reference, contract)
-        if not outcome.schedule:
-            self.recovery_name = _SECOND_CALL
-        if outcome.phase == START:
-            self.has_dataset = False
-            self.main_process = "the process that calls make_dataset()"
-            self.part = "make_dataset()"
-
-    @classmethod
-    def is_for(cls, outcome: TrialFacts) -> bool:
-        """Whether the faults were armed before the dataset was created."""
-        return outcome.before_init
 
     def judge(self) -> Finding:
         """The verdict, with a cause that only a dataset has which is created under faults."""
@@ -222,14 +189,6 @@ class AtRestJudge(Judge):
         promises = self.contract.detects_missing_files or self.contract.names_file
         is_unknown = is_unlisted(self.outcome) and not promises
         return None if is_unknown else super().find_unclear_error()
-
-    def explain_crash(self) -> str:
-        """Why the main process got SIGBUS, as the end of a sentence; empty if it did not."""
-        if self.outcome.end.exitcode != -signal.SIGBUS:
-            return ""
-        if self.outcome.has_fired(TruncatedFile):
-            return _MAPPED_BEYOND_END
-        return _MAPPED_UNREADABLE if self.outcome.has_fired(ReadError) else ""
 
     def find_corruption(self) -> Finding | None:
         """The same, or a dataset of another length that was created without an error."""

@@ -1,13 +1,14 @@
-"""The rules for one trial, and those for answers that an object does not exist. Pure."""
+"""The rules for one trial, in the order of their severity. Pure."""
 
 from __future__ import annotations
 
 import functools
 import os
+import signal
 from dataclasses import replace
 from http import HTTPStatus
 
-from pytest_dataloader_faults.faults import HttpError
+from pytest_dataloader_faults.faults import HttpError, ReadError, TruncatedFile
 from pytest_dataloader_faults.outcomes import chains, error_text
 from pytest_dataloader_faults.outcomes.chains import Raised, error_line
 from pytest_dataloader_faults.outcomes.contract import Contract, Finding, Verdict
@@ -26,6 +27,7 @@ from pytest_dataloader_faults.outcomes.reference import Reference
 from pytest_dataloader_faults.outcomes.stages import (
     DONE,
     RECOVERY,
+    START,
     Phase,
     Stage,
     describe_phase,
@@ -38,27 +40,35 @@ _SEEDED = (
 )
 _MISSING = (HTTPStatus.NOT_FOUND, HTTPStatus.GONE)
 _ANSWERED = "nothing but samples of the reference was delivered; a missing object may be skipped"
+_SECOND_PROCESS = (
+    "after the fault was removed, a dataset that a new process created from the same files"
+)
+_SECOND_CALL = (
+    "without a fault, a second call of make_dataset with the same folder, in a new process,"
+)
+_MAPPED_BEYOND_END = (
+    ". It accessed a mapped file beyond the point where it was truncated. Check the size of a file"
+    " before you map it"
+)
+_MAPPED_UNREADABLE = (
+    ". It accessed a page of a mapped file that the disk could not deliver. The kernel can report"
+    " that only with a signal (mmap(2)). If you read the file instead of mapping it, you get an"
+    " OSError"
+)
 
 
 class Judge:
-    """The rules for one trial. A package of checks brings a subclass if its trials have others.
-
-    Attributes:
-        has_dataset: Whether the trial got as far as having its dataset.
-        main_process: The name of its main process in a sentence.
-        part: The name of what the deadline ended, if that is not the recovery pass.
-        recovery_name: What the recovery pass is.
-    """
-
-    has_dataset = True
-    main_process = "the main process"
-    part = "the epoch"
-    recovery_name = "after the fault was removed, a new pass over the same dataset object"
+    """The rules for one trial."""
 
     def __init__(self, outcome: TrialFacts, reference: Reference, contract: Contract) -> None:
         self.outcome = outcome
         self.reference = reference
-        self.contract = contract
+        # A server that has no such object answers so: the dataset may go on without it.
+        self.has_missing_objects = bool(outcome.fired_faults) and all(
+            isinstance(each, HttpError) and each.status in _MISSING for each in outcome.fired_faults
+        )
+        self.contract = replace(contract, may_skip=True) if self.has_missing_objects else contract
+        self.has_dataset = not (outcome.before_init and outcome.phase == START)
 
     @functools.cached_property
     def expected(self) -> Expected:
@@ -66,16 +76,15 @@ class Judge:
         workers = {each.worker for each in self.outcome.workers}
         return Expected.from_reference(self.reference, len(workers))
 
-    @classmethod
-    def is_for(cls, outcome: TrialFacts) -> bool:
-        """Whether its rules hold for *outcome*."""
-        raise NotImplementedError
+    @property
+    def recovery_name(self) -> str:
+        """What the recovery pass is, as the subject of a sentence."""
+        if not self.outcome.before_init:
+            return "after the fault was removed, a new pass over the same dataset object"
+        return _SECOND_PROCESS if self.outcome.schedule else _SECOND_CALL
 
     def judge(self) -> Finding:
-        """The verdict."""
-        return self._find_violation() or self._judge_without_violation()
-
-    def _find_violation(self) -> Finding | None:
+        """The verdict: what the first rule finds that is violated."""
         return (
             self._find_hang()
             or self._find_crash()
@@ -85,6 +94,7 @@ class Judge:
             or self.find_unclear_error()
             or find_leak(self.outcome)
             or judge_growth(self.outcome)
+            or self._judge_without_violation()
         )
 
     def _judge_without_violation(self) -> Finding:
@@ -97,21 +107,43 @@ class Judge:
         if not outcome.schedule:
             sentence = _describe_fault_free_failure(outcome, raised)
             return Finding(Verdict.FAILS_WITHOUT_FAULT, sentence)
-        sentence = _epoch_prefix(outcome) + _describe_failure(outcome, raised, self.contract)
-        if self.contract.survives:
-            return _break_promise(sentence)
-        return Finding(Verdict.FAILED_CLEANLY, sentence)
+        sentence = _epoch_prefix(outcome) + self._describe_failure(raised)
+        return self._break_promise(sentence) or Finding(Verdict.FAILED_CLEANLY, sentence)
 
     def _find_earlier_error(self) -> Finding | None:
         """An error of an epoch before the last one, if the dataset promises to survive."""
         for number, epoch in enumerate(self.outcome.epochs[:-1], start=1):
-            if self.contract.survives and epoch.exception is not None:
+            if epoch.exception is not None:
                 error = error_line(epoch.exception)
-                return _break_promise(f"in epoch {number}, the loader raised {error}")
+                return self._break_promise(f"in epoch {number}, the loader raised {error}")
         return None
+
+    def _break_promise(self, sentence: str) -> Finding | None:
+        """The finding on an error that *sentence* describes, if the dataset promises to survive."""
+        if not self.contract.survives:
+            return None
+        text = f"{sentence}, but the contract promises survives=True"
+        return Finding(Verdict.CONTRACT_BROKEN, text)
+
+    def _describe_failure(self, raised: Raised) -> str:
+        in_time = "raised before the deadline"
+        if self.outcome.deaths:
+            died = " and ".join(map(str, self.outcome.deaths))
+            return f"{died}; an exception was {in_time}, and nothing leaked"
+        if self.has_missing_objects:
+            return f"{raised.type} was {in_time}; nothing leaked"
+        if may_be_damaged(self.outcome, self.contract):
+            return (
+                f"{raised.type} was {in_time}, and nothing leaked. Whether the error names its"
+                " cause was not checked: the contract does not promise that the dataset detects"
+                " damage (detects_corruption=True)"
+            )
+        return f"{raised.type} was {in_time} and names its cause; nothing leaked"
 
     def _describe_survival(self) -> str:
         outcome, contract = self.outcome, self.contract
+        if self.has_missing_objects and self._has_mismatch:
+            return _ANSWERED
         skipped = self.count_skipped() if contract.may_skip else 0
         epochs = outcome.epochs if contract.may_substitute else ()
         replaced = sum(count_replaced(each, self.expected) for each in epochs)
@@ -177,7 +209,8 @@ class Judge:
             )
             return Finding(Verdict.LEAKED, f"{raised} within {deadline}")
         cause = errors.dropped_batch_cause(outcome) or activity
-        sentence = f"{self.part} neither finished nor raised an exception within {deadline}{cause}"
+        part = "the epoch" if self.has_dataset else "make_dataset()"
+        sentence = f"{part} neither finished nor raised an exception within {deadline}{cause}"
         return Finding(Verdict.HUNG, sentence)
 
     def _find_crash(self) -> Finding | None:
@@ -188,17 +221,18 @@ class Judge:
             end = describe_end(outcome.end.exitcode)
         else:
             end = f"exited {describe_phase(outcome.phase)} without reporting its results"
-        why = error_text.likely_sender(outcome.end.exitcode) + self.explain_crash()
+        why = error_text.likely_sender(outcome.end.exitcode) + _explain_sigbus(outcome)
         library = "the kernel" if errors.died_of_unreadable_page(outcome) else ""
-        return Finding(Verdict.CRASHED, f"{self.main_process} {end}{why}", library=library)
-
-    def explain_crash(self) -> str:
-        """Why the main process died, as the end of a sentence; empty if that is unknown."""
-        return ""
+        process = "the main process"
+        if not self.has_dataset:
+            process = "the process that calls make_dataset()"
+        return Finding(Verdict.CRASHED, f"{process} {end}{why}", library=library)
 
     def find_corruption(self) -> Finding | None:
         """Samples that are wrong under the faults."""
         outcome = self.outcome
+        if self.has_missing_objects and not any(map(self._has_unknown_sample, outcome.epochs)):
+            return None
         for number, epoch in enumerate(outcome.epochs, start=1):
             allowed = allowed_in(number, outcome, self.contract)
             if wrong := find_mismatch(epoch, self.expected, allowed):
@@ -211,6 +245,8 @@ class Judge:
 
     def find_unclear_error(self) -> Finding | None:
         """An error under the faults that does not name its cause."""
+        if self.has_missing_objects and not self.contract.names_file:
+            return None
         finding = errors.find_unclear_error(self.outcome, self.contract)
         prefix = _epoch_prefix(self.outcome)
         return finding and replace(finding, sentence=prefix + finding.sentence)
@@ -218,6 +254,8 @@ class Judge:
     def _find_failed_recovery(self) -> Finding | None:
         recovery = self.outcome.recovery
         if recovery is None:
+            return None
+        if self.has_missing_objects and not self._has_unknown_sample(recovery):
             return None
         if recovery.exception is not None:
             error = chains.error_line(recovery.exception)
@@ -229,6 +267,9 @@ class Judge:
             return None
         sentence = f"{self.recovery_name} {wrong.sentence}"
         return replace(wrong, verdict=Verdict.POISONED, sentence=sentence)
+
+    def _has_unknown_sample(self, epoch: Pass) -> bool:
+        return has_unknown_sample(epoch, self.expected)
 
     def find_wrong_recovery(self, recovery: Pass, allowed: Allowed) -> Finding | None:
         """Samples that are wrong in the *recovery* pass; its sentence is a predicate."""
@@ -255,65 +296,15 @@ def _describe_fault_free_failure(outcome: TrialFacts, raised: Raised) -> str:
     return f"the loader raised {prefix}{last_line}{printed}"
 
 
-def _describe_failure(outcome: TrialFacts, raised: Raised, contract: Contract) -> str:
-    if outcome.deaths:
-        died = " and ".join(map(str, outcome.deaths))
-        return f"{died}; an exception was raised before the deadline, and nothing leaked"
-    if may_be_damaged(outcome, contract):
-        return (
-            f"{raised.type} was raised before the deadline, and nothing leaked. Whether the error"
-            " names its cause was not checked: the contract does not promise that the dataset"
-            " detects damage (detects_corruption=True)"
-        )
-    return f"{raised.type} was raised before the deadline and names its cause; nothing leaked"
-
-
-def _break_promise(sentence: str) -> Finding:
-    """The finding on an error that *sentence* describes, if the dataset promises to survive."""
-    text = f"{sentence}, but the contract promises survives=True"
-    return Finding(Verdict.CONTRACT_BROKEN, text)
-
-
 def _epoch_prefix(outcome: TrialFacts) -> str:
     """The epoch of the error, as the start of a sentence; empty if there was only one."""
     return f"in epoch {len(outcome.epochs)}, " if len(outcome.epochs) > 1 else ""
 
 
-class MissingObjectJudge(Judge):
-    """The rules for a server that answers that its objects do not exist."""
-
-    def __init__(self, outcome: TrialFacts, reference: Reference, contract: Contract) -> None:
-        super().__init__(outcome, reference, replace(contract, may_skip=True))
-
-    @classmethod
-    def is_for(cls, outcome: TrialFacts) -> bool:
-        """Whether no other fault fired than such answers."""
-        fired = outcome.fired_faults
-        return bool(fired) and all(
-            isinstance(each, HttpError) and each.status in _MISSING for each in fired
-        )
-
-    def judge(self) -> Finding:
-        """The usual verdict. Its sentence does not say that an error names its cause."""
-        finding, raised = super().judge(), self.outcome.exception
-        if finding.verdict is not Verdict.FAILED_CLEANLY or raised is None or self.outcome.deaths:
-            return finding
-        sentence = f"{raised.type} was raised before the deadline; nothing leaked"
-        return replace(finding, sentence=sentence)
-
-    def find_corruption(self) -> Finding | None:
-        """The same, if a sample is not one of the reference."""
-        is_wrong = any(has_unknown_sample(each, self.expected) for each in self.outcome.epochs)
-        return super().find_corruption() if is_wrong else None
-
-    def _find_failed_recovery(self) -> Finding | None:
-        recovery = self.outcome.recovery
-        is_wrong = recovery is not None and has_unknown_sample(recovery, self.expected)
-        return super()._find_failed_recovery() if is_wrong else None
-
-    def find_unclear_error(self) -> Finding | None:
-        """None, unless the author promises that errors name the file."""
-        return super().find_unclear_error() if self.contract.names_file else None
-
-    def _describe_survival(self) -> str:
-        return _ANSWERED if self._has_mismatch else super()._describe_survival()
+def _explain_sigbus(outcome: TrialFacts) -> str:
+    """Why the main process got SIGBUS, as the end of a sentence; empty if it did not."""
+    if not outcome.before_init or outcome.end.exitcode != -signal.SIGBUS:
+        return ""
+    if outcome.has_fired(TruncatedFile):
+        return _MAPPED_BEYOND_END
+    return _MAPPED_UNREADABLE if outcome.has_fired(ReadError) else ""
