@@ -21,21 +21,15 @@ from pytest_dataloader_faults._settings.jobs import (
     LOOPBACK,
     Job,
     Rank,
-    ReferenceJob,
-    Replay,
     TrialJob,
 )
 from pytest_dataloader_faults._trial import (
-    Record,
-    has_died,
     outcome_of,
-    reference_of,
-    repeat_if_killed,
     require_engine_for_job,
     run_together,
 )
 from pytest_dataloader_faults._trial.journal import JournalEvent, PassEnded, TrialEnded
-from pytest_dataloader_faults.outcomes import Outcome, Reference
+from pytest_dataloader_faults.outcomes import Outcome
 from pytest_dataloader_faults.outcomes.results import has_lost_rank
 
 CALLS_USER_CODE = True
@@ -58,23 +52,20 @@ _NO_GLOO = (
 def run_ranks(
     request: TrialJob,
     on_rank: int | str | None = None,
-    replays: Sequence[Replay] = (),
     *,
     shares_folder: bool = False,
 ) -> Outcome:
     """Run the job in as many processes at once as its settings have ranks.
 
     *on_rank*: the rank in which the faults are armed, or ``"all"``; None for the last one.
-    *replays*: those of the ranks, if known. *shares_folder*: as in ``Rank``.
+    *shares_folder*: as in ``Rank``.
 
     Raises:
         InvalidArgumentError: An argument cannot be used.
     """
     ranks = _require_ranks(request.settings.ranks, on_rank)
     require_engine_for_job(request)
-    with _split_by_rank(request, ranks, on_rank, shares_folder=shares_folder) as rank_jobs:
-        pairs = zip(rank_jobs, replays or [request.replay] * ranks, strict=True)
-        jobs = [replace(job, replay=replay) for job, replay in pairs]
+    with _split_by_rank(request, ranks, on_rank, shares_folder=shares_folder) as jobs:
         records = run_together(*jobs)
     outcomes = tuple(outcome_of(*each) for each in zip(jobs, records, strict=True))
     failed = {
@@ -87,19 +78,6 @@ def run_ranks(
     first = outcomes[min(causes or failed, key=lambda number: failed[number], default=armed)]
     request_of_all = replace(first.request, seed=request.settings.seed)
     return replace(first, request=request_of_all, ranks=outcomes)
-
-
-def take_references(request: ReferenceJob, *, shares_folder: bool) -> list[Reference]:
-    """Read the samples of each rank."""
-    ranks = _require_ranks(request.settings.ranks)
-
-    def run() -> list[tuple[ReferenceJob, Record]]:
-        # A store cannot be used again by other ranks.
-        with _split_by_rank(request, ranks, None, shares_folder=shares_folder) as rank_jobs:
-            return list(zip(rank_jobs, run_together(*rank_jobs), strict=True))
-
-    results = repeat_if_killed(run, lambda pairs: has_died(record for _, record in pairs))[-1]
-    return [reference_of(*result) for result in results]
 
 
 def make_only_rank(job: _Job) -> _Job:

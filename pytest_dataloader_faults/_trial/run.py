@@ -296,21 +296,18 @@ class TrialProcess:
 
     def _make_loader(self, step: Make) -> DataLoader[Any]:
         job = self.job
+        arguments = (job.make_dataset, job.settings.loader, job.changes)
+        options: Any = {"needs_workers": job.needs_workers, "rank": job.rank_of_several}
         with self._watch():
-            loader = loaders.make_loader(
-                job.make_dataset,
-                job.settings.loader,
-                job.changes,
-                needs_workers=job.needs_workers,
-                rank=job.rank_of_several,
-            )
+            loader = loaders.make_loader(*arguments, **options)
         if step.adapt is not None:
             loader = step.adapt(loader)
         outer, kind = loaders.outer_loader(loader), loaders.kind_of(loaders.dataset_of(loader))
         # A constructor that meets a fault may return a dataset of another length.
         is_intact = step.phase is None or not (self._monitor is None or job.faults)
         if kind == "map":
-            count = count_samples if is_intact else loaders.count_readable
+            is_known = is_intact and not job.rank_of_several
+            count = count_samples if is_known else loaders.count_readable
             self._length = count(loader, outer)
             self.sampler = sampler_of_epoch(loader, outer)
             if job.settings.samples is not None:

@@ -336,7 +336,7 @@ class Battery:
                 raise NotApplicable(*explain_refusal(outcome))
             return refusal
         if scenario.ranks:
-            reference = self._ranks.reference_for(outcome)
+            reference = self._ranks.reference
         elif scenario.is_before_init:
             reference = at_rest.reference_for(run, outcome)
         else:

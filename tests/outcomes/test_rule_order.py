@@ -15,7 +15,6 @@ from pytest_dataloader_faults.battery._battery import Battery
 from pytest_dataloader_faults.battery.checks import CAUSE_RULES, CHECKS
 from pytest_dataloader_faults.battery.checks.resume import resumes
 from pytest_dataloader_faults.battery.fault_free_run import FollowedRun
-from pytest_dataloader_faults.battery.ranks import FaultFreeRanks
 from pytest_dataloader_faults.battery.targets import OwnFolders
 from pytest_dataloader_faults.faults import CorruptedFile, WriteError
 from pytest_dataloader_faults.outcomes import (
@@ -440,7 +439,7 @@ def _judge_by_check(
     """The verdict of the battery, and whether the judge, the check or a second call decides."""
     again = _with_facts(FAULT_FREE, second) if second else FAULT_FREE
     second_call = JudgedTrial(again, judge_trial(again, REFERENCE)) if second else None
-    findings = {"second call": second_call, "ranks": FaultFreeRanks(None, (), ())}
+    findings = {"second call": second_call}
     run = SimpleNamespace(
         contract=Contract(),
         reference=reference,
