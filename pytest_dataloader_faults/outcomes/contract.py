@@ -219,12 +219,8 @@ class Contract(Checked):
     or damaged file: incomplete data is not a substitute. Once the fault is removed, all samples
     must match. A stream may repeat samples, or return others, as often as reads failed.
 
-    The plugin reads each sample twice. Samples are random if they differ, or if they draw random
-    numbers. Then the plugin seeds torch, NumPy and ``random`` again for each sample of a map-style
-    dataset. If that makes samples the same, it compares them as usual. If only some parts of a
-    sample vary, such as a time, it compares the others. A dataset that seeds itself is compared
-    with an epoch of workers. As a last resort, the plugin compares only types and shapes, or only
-    types if shapes vary as well. Each result says so. The samples of a stream are a collection, so
+    Samples that vary from read to read are compared as docs/explanation/how-verdicts-are-decided.md
+    says, and each result names what was not compared. The samples of a stream are a collection, so
     their order may be random.
 
     A dataset that draws random numbers between a failed attempt and the next one, for a random

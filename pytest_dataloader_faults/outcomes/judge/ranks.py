@@ -28,7 +28,6 @@ from pytest_dataloader_faults.outcomes.results import (
     Absence,
     EpochsApart,
     FolderShared,
-    Position,
     Reason,
     has_lost_rank,
 )
@@ -142,30 +141,33 @@ def judge_together(
     outcome: TrialFacts, findings: Sequence[Finding], reference: Reference, contract: Contract
 ) -> Finding:
     """The verdict on all ranks of *outcome*; *findings*: what each rank shows by itself."""
-    finding = _judge_ranks(outcome, findings, reference, contract)
+    by_rank = [
+        replace(each, sentence=f"rank {number}: {each.sentence}")
+        for number, each in enumerate(findings)
+    ]
+    finding = _judge_ranks(outcome, by_rank, reference, contract)
     is_shared = any(rank.of(FolderShared) for rank in outcome.ranks)
     is_disturbed = is_shared and finding.verdict in _DISTURBED
     return replace(finding, cause=DISTURBS_RANKS) if is_disturbed else finding
 
 
 def _judge_ranks(
-    outcome: TrialFacts, findings: Sequence[Finding], reference: Reference, contract: Contract
+    outcome: TrialFacts, by_rank: Sequence[Finding], reference: Reference, contract: Contract
 ) -> Finding:
     main = outcome.request.rank or 0
-    by_rank = [_prefix_rank(number, each) for number, each in enumerate(findings)]
-    if by_rank[main].verdict in _DECISIVE:
-        return replace(
-            by_rank[main], sentence=by_rank[main].sentence + _describe_finished(main, outcome)
-        )
+    decisive = by_rank[main]
+    if decisive.verdict in _DECISIVE:
+        sentence = decisive.sentence + _describe_finished(main, outcome)
+        return replace(decisive, sentence=sentence)
     order = [main, *(number for number in range(len(by_rank)) if number != main)]
-    decisive = (by_rank[number] for number in order if not _is_consequence(outcome.ranks[number]))
+    causes = (by_rank[number] for number in order if not _is_consequence(outcome.ranks[number]))
     return (
         _find_waiting_rank(outcome, reference, contract)
         or _find_epochs_apart(outcome)
-        or next((each for each in decisive if each.verdict.fails), None)
+        or next((each for each in causes if each.verdict.fails), None)
         or next(_find_wrong_lengths(outcome, reference), None)
         or _find_uneven_coverage(outcome, reference)
-        or _describe_all(by_rank[main], outcome, reference)
+        or _describe_all(decisive, outcome, reference)
     )
 
 
@@ -190,10 +192,6 @@ def _describe_coverage(outcome: TrialFacts, reference: Reference) -> str:
     return f"together delivered every sample, {extra} of them twice to fill the last batches"
 
 
-def _prefix_rank(number: int, finding: Finding) -> Finding:
-    return replace(finding, sentence=f"rank {number}: {finding.sentence}")
-
-
 def _is_consequence(rank: TrialFacts) -> bool:
     return bool(rank.of(Absence)) or has_lost_rank(rank)
 
@@ -202,28 +200,20 @@ def _find_waiting_rank(
     outcome: TrialFacts, reference: Reference, contract: Contract
 ) -> Finding | None:
     """A rank that waits for another one that has run out of batches."""
-    absences = (
-        (number, absence)
-        for number, rank in enumerate(outcome.ranks)
-        for absence in rank.of(Absence)
-        if absence.reason is Reason.FINISHED
-    )
-    for number, absence in absences:
+    for number, rank in enumerate(outcome.ranks):
+        absence = next((each for each in rank.of(Absence) if each.reason is Reason.FINISHED), None)
+        if absence is None:
+            continue
         absent = absence.rank or 0
-        place = _describe_position(absence.position, outcome)
+        place = f"batch {absence.position.batch}"
+        if outcome.request.epochs > 1:
+            place += f" of epoch {absence.position.epoch}"
         skipped = _describe_skipped(absent, outcome, reference)
-        batches = (
-            f"rank {absent} had only {pluralize(_count_batches(outcome.ranks[absent]), 'batch')}"
-        )
+        count = pluralize(_count_batches(outcome.ranks[absent]), "batch")
         advice = _MAY_SKIP if skipped and contract.may_skip else ""
-        sentence = f"rank {number} was waiting in {place}, but {batches}{skipped}{advice}"
-        return Finding(Verdict.HUNG, sentence, UNEVEN)
+        sentence = f"rank {number} was waiting in {place}, but rank {absent} had only {count}"
+        return Finding(Verdict.HUNG, f"{sentence}{skipped}{advice}", UNEVEN)
     return None
-
-
-def _describe_position(position: Position, outcome: TrialFacts) -> str:
-    epoch = f" of epoch {position.epoch}" if outcome.request.epochs > 1 else ""
-    return f"batch {position.batch}{epoch}"
 
 
 def _count_batches(rank: TrialFacts) -> int:
@@ -357,21 +347,16 @@ def _find_uneven_coverage(outcome: TrialFacts, reference: Reference) -> Finding 
     fired = [fault for rank in outcome.ranks for fault in rank.fired_faults]
     if any(fault.effects != Effect.ORDER for fault in fired) or not is_whole:
         return None
-    finding = _check_epochs(epochs, outcome, reference)
-    return replace(finding, cause=None) if finding and fired else finding
-
-
-def _check_epochs(
-    epochs: Sequence[Sequence[Pass]], outcome: TrialFacts, reference: Reference
-) -> Finding | None:
-    """What is wrong with one of *epochs*, each of which has a pass of each rank."""
     expected = _Samples.of(reference)
-    if expected is None:
-        count = reference.stream_count if not outcome.loader.drop_last else None
-        findings = (_find_same_samples(each) or _find_wrong_count(each, count) for each in epochs)
-    else:
-        findings = (_check_epoch(each, expected, outcome) for each in epochs)
-    return next(filter(None, findings), None)
+    count = reference.stream_count if not outcome.loader.drop_last else None
+    for epoch in epochs:
+        if expected is None:
+            finding = _check_random_epoch(epoch, count)
+        else:
+            finding = _check_epoch(epoch, expected, outcome)
+        if finding is not None:
+            return replace(finding, cause=None) if fired else finding
+    return None
 
 
 def _check_epoch(epoch: Sequence[Pass], samples: _Samples, outcome: TrialFacts) -> Finding | None:
@@ -417,17 +402,12 @@ def _count_droppable(epoch: Sequence[Pass], outcome: TrialFacts) -> int:
     return len(epoch) * max(1, len({each.worker for each in batches})) * (size - 1)
 
 
-def _find_same_samples(epoch: Sequence[Pass]) -> Finding | None:
-    """Random samples that are the same on all ranks, batch by batch."""
+def _check_random_epoch(epoch: Sequence[Pass], count: int | None) -> Finding | None:
+    """What is wrong with random samples, of which the stream has *count*, if that is known."""
     batches = [tuple(sorted(each.digest for each in rank_epoch.delivered)) for rank_epoch in epoch]
-    if len(batches[0]) < 2 or len(set(batches)) > 1:  # noqa: PLR2004  # a single one may be an accident
-        return None
-    sentence = "all ranks delivered identical random samples, bit for bit"
-    return Finding(Verdict.CORRUPTED, sentence, ON_SEVERAL_RANKS)
-
-
-def _find_wrong_count(epoch: Sequence[Pass], count: int | None) -> Finding | None:
-    """More or fewer random samples than the *count* of the stream, if that is known."""
+    if len(batches[0]) > 1 and len(set(batches)) == 1:  # A single batch may be an accident.
+        sentence = "all ranks delivered identical random samples, bit for bit"
+        return Finding(Verdict.CORRUPTED, sentence, ON_SEVERAL_RANKS)
     delivered = sum(each.sample_count for each in epoch)
     if count is None or delivered == count:
         return None
