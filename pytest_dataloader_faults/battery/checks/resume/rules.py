@@ -189,24 +189,21 @@ def _find_unsaved_state(outcome: TrialFacts) -> Finding | None:
 
 def _find_wrong_epochs(outcome: TrialFacts, reference: Reference) -> Iterator[Finding]:
     """What is wrong with the rest of the epoch after each state."""
-    uninterrupted = _compared_epoch(outcome)
-    if not uninterrupted.complete:
-        return
-    resumptions = _resumptions(outcome)
-    is_fixed = any(
-        each.epoch is not None and _keys(each.epoch) == _keys(uninterrupted)
+    epoch = _compared_epoch(outcome)
+    resumptions = _resumptions(outcome) if epoch.complete else []
+    keeps_order = any(
+        each.state.at_end and each.epoch is not None and _keys(each.epoch) == _keys(epoch)
         for each in resumptions
-        if each.state.at_end
     )
     for resumption in resumptions:
-        finding = _find_mistake(resumption, outcome, reference, is_fixed=is_fixed)
+        finding = _find_mistake(resumption, outcome, reference, keeps_order=keeps_order)
         if finding is not None:
             sentence = f"{_describe_resumption(resumption, outcome)}, the loader {finding.sentence}"
             yield replace(finding, sentence=sentence)
 
 
 def _find_mistake(
-    resumption: _Resumption, outcome: TrialFacts, reference: Reference, *, is_fixed: bool
+    resumption: _Resumption, outcome: TrialFacts, reference: Reference, *, keeps_order: bool
 ) -> Finding | None:
     """What is wrong with the epoch of *resumption*, or None, also if it did not end."""
     state, origin, resumed = resumption
@@ -216,19 +213,20 @@ def _find_mistake(
         sentence = f"raised {error_line(resumed.exception)}"
         cause = POSITION_FROM_ZERO if origin else STATE_NOT_LOADED
         return Finding(Verdict.FAILS_WITHOUT_FAULT, sentence, cause)
-    interrupted, uninterrupted = _first_epoch(outcome), _compared_epoch(outcome)
-    if state.at_end:
-        samples = _limit_to_epoch(resumed, uninterrupted, reference)
-        return _check_next_epoch(samples, uninterrupted, outcome)
     if origin is None:
-        parts = _Parts(interrupted, state, resumed, uninterrupted, reference)
-        return parts.find_mistake(is_fixed=is_fixed)
-    if origin.epoch is None:
+        interrupted, epoch = _first_epoch(outcome), _compared_epoch(outcome)
+    elif origin.epoch is not None:
+        # That process went on after it had saved the state, to the end of its epoch.
+        interrupted = epoch = origin.epoch
+    else:
         return None
-    # That process went on after it had saved the state, to the end of its epoch.
-    parts = _Parts(origin.epoch, state, resumed, origin.epoch, reference)
-    finding = parts.find_mistake(is_fixed=is_fixed)
-    return finding and replace(finding, cause=POSITION_FROM_ZERO)
+    if state.at_end:
+        epoch = _compared_epoch(outcome)
+        rest = _limit_to_epoch(resumed, epoch, reference)
+        return _check_next_epoch(rest, epoch, outcome)
+    parts = _Parts(interrupted, state, resumed, epoch, reference)
+    finding = parts.find_mistake(keeps_order=keeps_order)
+    return replace(finding, cause=POSITION_FROM_ZERO) if finding and origin else finding
 
 
 def _compared_epoch(outcome: TrialFacts) -> Pass:
@@ -295,48 +293,36 @@ class _Parts(NamedTuple):
     uninterrupted: Pass
     reference: Reference
 
-    @property
-    def saved_samples(self) -> list[str]:
-        """The samples that were delivered before the state was taken."""
+    def find_mistake(self, *, keeps_order: bool) -> Finding | None:
+        """What is wrong with the parts; *keeps_order*: whether the order must be the same."""
+        expected = _keys(self.uninterrupted)
         batches = self.interrupted.delivered[: self.state.batches]
-        return _keys(replace(self.interrupted, delivered=batches))
-
-    def find_mistake(self, *, is_fixed: bool) -> Finding | None:
-        """What is wrong with the parts; *is_fixed*: whether the order must be that of one epoch."""
-        expected, saved = _keys(self.uninterrupted), self.saved_samples
+        saved = _keys(replace(self.interrupted, delivered=batches))
         rest = _limit_to_epoch(self.resumed, self.uninterrupted, self.reference, len(saved))
-        samples = [*saved, *rest]
-        if not self._is_known:
-            return self._find_wrong_count(len(samples), len(expected))
+        samples, count = [*saved, *rest], len(expected)
         repeated, skipped = _surplus(samples, expected), _surplus(expected, samples)
-        if not skipped and len(saved) == len(expected) and len(samples) == 2 * len(expected):
+        is_known = not _surplus(_keys(self.interrupted), expected)  # Samplers may draw others.
+        if self.reference.comparison.by_form or not is_known:
+            sentence = f"delivered {pluralize(len(samples), 'sample')} in total, but an epoch has"
+            cause = STATE_BEHIND if len(samples) > count else STATE_AHEAD
+            is_wrong = len(samples) != count
+            return Finding(Verdict.CORRUPTED, f"{sentence} {count}", cause) if is_wrong else None
+        if not skipped and len(saved) == count and len(samples) == 2 * count:
             sentence = f"delivered {pluralize(len(repeated), 'more sample')}, a whole extra epoch"
             return Finding(Verdict.CORRUPTED, sentence, NEXT_EPOCH_BEGAN)
         if repeated or skipped:
-            return self._describe_mistakes(repeated, skipped)
-        if is_fixed and samples != expected:
+            mistakes = {"repeated": repeated, "skipped": skipped}
+            sentence = " and ".join(
+                f"{verb} {self._name_samples(keys)}" for verb, keys in mistakes.items() if keys
+            )
+            cause = ORDER_NOT_RESTORED if repeated else STATE_AHEAD
+            if not skipped:
+                cause = RESTARTED if Counter(repeated) == Counter(saved) else STATE_BEHIND
+            return Finding(Verdict.CORRUPTED, sentence, cause)
+        if keeps_order and samples != expected:
             sentence = "delivered the rest in a different order than an uninterrupted epoch"
             return Finding(Verdict.CORRUPTED, sentence, ORDER_NOT_RESTORED)
         return None
-
-    @property
-    def _is_known(self) -> bool:
-        """Whether both epochs have the same samples, by content: samplers may draw others."""
-        is_part = not Counter(_keys(self.interrupted)) - Counter(_keys(self.uninterrupted))
-        return is_part and not self.reference.comparison.by_form
-
-    def _find_wrong_count(self, total: int, count: int) -> Finding | None:
-        if total == count:
-            return None
-        sentence = f"delivered {pluralize(total, 'sample')} in total, but an epoch has {count}"
-        cause = STATE_BEHIND if total > count else STATE_AHEAD
-        return Finding(Verdict.CORRUPTED, sentence, cause)
-
-    def _describe_mistakes(self, repeated: list[str], skipped: list[str]) -> Finding:
-        mistakes = [f"repeated {self._name_samples(repeated)}"] if repeated else []
-        mistakes += [f"skipped {self._name_samples(skipped)}"] if skipped else []
-        cause = self._cause_of_mistake(repeated, skipped)
-        return Finding(Verdict.CORRUPTED, " and ".join(mistakes), cause)
 
     def _name_samples(self, keys: list[str]) -> str:
         """How many samples they are, and their names, if they have any."""
@@ -347,12 +333,6 @@ class _Parts(NamedTuple):
         noun = "batch" if self.interrupted.delivered[0].is_whole else "sample"
         examples = f" ({join_some(names, _SHOWN)})" if names and noun == "sample" else ""
         return f"{pluralize(len(keys), noun)}{examples}"
-
-    def _cause_of_mistake(self, repeated: list[str], skipped: list[str]) -> Cause:
-        if not skipped:
-            is_restarted = Counter(repeated) == Counter(self.saved_samples)
-            return RESTARTED if is_restarted else STATE_BEHIND
-        return ORDER_NOT_RESTORED if repeated else STATE_AHEAD
 
 
 def _find_missing_evidence(outcome: TrialFacts) -> Finding | None:
