@@ -33,8 +33,8 @@ def _check_once(ask_once):
     return check_once
 
 
-ENDLESS = "the stream is endless: the first 64 samples of each worker were compared"
-RANDOM = "samples are random, 16 different ones per worker: compared by types and shapes"
+ENDLESS = "samples were compared by shapes, the first 64 of each worker"
+RANDOM = "samples were compared by shapes, 16 different samples per worker"
 
 
 OF_ALL = ("workers-agree", "two-epochs", "worker-killed")

@@ -10,7 +10,7 @@ from pytest_dataloader_faults.faults import Fault, TruncatedFile, WorkerExited, 
 from pytest_dataloader_faults.faults.base import FiringKind
 from pytest_dataloader_faults.faults.globs import is_excluded
 from pytest_dataloader_faults.outcomes import fault_facts
-from pytest_dataloader_faults.outcomes.agreement import Comparison
+from pytest_dataloader_faults.outcomes.agreement import EXACT, Comparison
 from pytest_dataloader_faults.outcomes.chains import exception_lines
 from pytest_dataloader_faults.outcomes.contract import Finding, Verdict
 from pytest_dataloader_faults.outcomes.judge.ranks import describe_absence
@@ -59,7 +59,8 @@ def _evidence(outcome: TrialFacts, finding: Finding) -> Iterator[str]:
     shared = fault_facts.shared_offset_files(outcome.workers)
     for path, workers in itertools.islice(shared.items(), _MAX_FILES):
         yield f"{path}: opened before the fork, so {pluralize(workers, 'worker')} share its offset"
-    yield from _describe_comparison(outcome)
+    if outcome.comparison != EXACT:
+        yield f"samples were compared by {outcome.comparison}"
     yield from (
         f"rank {each.request.rank}: {describe_absence(each) or _describe_delivery(each)}"
         for each in outcome.ranks
@@ -138,11 +139,6 @@ _IN_WORKERS = (
 )
 
 
-def varying_names(comparison: Comparison) -> str:
-    """The names of the parts that *comparison* does not compare."""
-    return join_some(path or "all" for path in comparison.mask.paths)
-
-
 def comparison_notes(comparison: Comparison, *, draws: bool) -> Iterator[str]:
     """What was not compared, so that no check covers it, and what to do.
 
@@ -159,34 +155,11 @@ def comparison_notes(comparison: Comparison, *, draws: bool) -> Iterator[str]:
             f" {_SEEDS_ITSELF if draws else _DRAW_GLOBALLY}"
         )
     elif comparison.mask:
-        is_one = len(comparison.mask.paths) == 1
-        differ, their, them = ("differs", "its", "it") if is_one else ("differ", "their", "them")
+        paths = join_some(path or "all" for path in comparison.mask.paths)
         yield (
-            f"{varying_names(comparison)} of a sample {differ} from read to read, so {their}"
-            f" content was not compared, and zeros returned for {them} would pass. All other parts"
-            " were compared"
+            "samples differ each time they are read, so the content of these parts was not"
+            f" compared, and zeros returned for them would pass: {paths}"
         )
-
-
-def _describe_comparison(outcome: TrialFacts) -> Iterator[str]:
-    comparison = outcome.comparison
-    manner = f"by {comparison.form}" if comparison.by_form else ""
-    if comparison.differs_per_worker:
-        yield f"samples are random, {comparison.limit} different ones per worker: compared {manner}"
-    elif comparison.limit is not None:
-        samples = f"the first {pluralize(comparison.limit, 'sample')} of each worker"
-        yield f"the stream is endless: {samples} were compared {manner}"
-    elif manner:
-        yield f"samples differ each time they are read, so they were compared {manner}"
-    elif comparison.in_workers:
-        yield (
-            "samples differ each time they are read, so they were compared with those from workers"
-            " in a fault-free run"
-        )
-    elif comparison.seeded is not None and outcome.kind == "map":
-        yield "samples are random, so they were compared with fixed seeds"
-    if comparison.mask and not comparison.by_form:
-        yield f"compared: all parts except {varying_names(comparison)}"
 
 
 def _describe_delivery(outcome: TrialFacts) -> str:

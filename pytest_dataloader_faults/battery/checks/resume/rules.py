@@ -339,14 +339,11 @@ def _find_missing_evidence(outcome: TrialFacts) -> Finding | None:
     """A trial in which no process resumed from a state, or none was killed."""
     if not outcome.of(SavedState) or outcome.exception:
         return None
-    sentence = ""
-    if not outcome.passes_in(Stage.RESUMED):
-        sentence = "no state was saved that a new process could resume from"
-    elif outcome.passes_in(Stage.UNINTERRUPTED) and outcome.epochs[0].complete:
-        sentence = "the epoch ended before its process was killed"
-    elif not _compared_epoch(outcome).complete:
-        sentence = "no epoch was completed that the resumed parts could be compared with"
-    return Finding(Verdict.NOT_EXERCISED, sentence) if sentence else None
+    was_interrupted = not (outcome.passes_in(Stage.UNINTERRUPTED) and outcome.epochs[0].complete)
+    if was_interrupted and outcome.passes_in(Stage.RESUMED) and _compared_epoch(outcome).complete:
+        return None
+    sentence = "no epoch was interrupted, resumed, and compared with a complete one"
+    return Finding(Verdict.NOT_EXERCISED, sentence)
 
 
 def _find_changed_state(outcome: TrialFacts) -> Finding | None:
