@@ -122,19 +122,15 @@ class AtRestJudge(Judge):
 
     def _cause_of_loss(self, wrong: Wrong | None) -> Cause | None:
         """Why samples are *wrong* while a file is missing."""
-        is_listed = LISTING in hiding_calls(self.outcome)
+        hiding = (each for each in self.outcome.faults if each.fault.hides_file)
+        by_main = any(firing.worker is None for each in hiding for firing in each.firings)
         if wrong is not Wrong.MISSING:
-            return PAIRS_BY_PLACE if is_unlisted(self.outcome) and self._lists_once else None
+            # A list of all files lacked it, not one of a single sample.
+            is_of_all = is_unlisted(self.outcome) and (by_main or self.outcome.kind == "iterable")
+            return PAIRS_BY_PLACE if is_of_all else None
         if is_unlisted(self.outcome) and self._loses_others:
             return LOSES_OTHERS
-        return LISTS_FILES if is_listed else SKIPS_MISSING
-
-    @property
-    def _lists_once(self) -> bool:
-        """Whether the file was missing in a list of all files, not in one of a single sample."""
-        hiding = (each for each in self.outcome.faults if each.fault.hides_file)
-        is_for_all = (firing.worker is None for each in hiding for firing in each.firings)
-        return self.outcome.kind == "iterable" or any(is_for_all)
+        return LISTS_FILES if LISTING in hiding_calls(self.outcome) else SKIPS_MISSING
 
     @property
     def _may_be_shorter(self) -> bool:
@@ -149,8 +145,7 @@ class AtRestJudge(Judge):
         If there are not more samples than files, no more of them need a file than times it is
         opened.
         """
-        hidden = (path for facts in self.outcome.faults for path in _paths_of(facts))
-        suffixes = set(map(_suffix, hidden))
+        suffixes = {_suffix(path) for facts in self.outcome.faults for path in _paths_of(facts)}
         opens: Counter[str] = Counter()
         for process in self.outcome.processes:
             for path, counts in process.files.items():
@@ -159,8 +154,9 @@ class AtRestJudge(Judge):
         samples = self.outcome.epochs[0].sample_count
         return samples <= len(opens) and self._count_lacking() > max(opens.values(), default=1)
 
-    def _is_resized(self, epoch: Pass) -> bool:
-        return is_resized(epoch, self.reference)
+    @property
+    def _has_resized_epoch(self) -> bool:
+        return any(is_resized(each, self.reference) for each in self.outcome.epochs)
 
     def count_skipped(self) -> int:
         """The same, with the samples that the dataset lacks because a file does."""
@@ -180,7 +176,7 @@ class AtRestJudge(Judge):
             is_compared = is_stream or self.reference.displaced or self._knows_all_samples
             others = "" if is_compared else "; the others could not be compared"
             return not_promised(loss + others, "missing_files")
-        if self.outcome.fired and any(map(self._is_resized, self.outcome.epochs)):
+        if self.outcome.fired and self._has_resized_epoch:
             return not_promised(self._describe_damage())
         return super().describe_tolerated()
 
@@ -192,7 +188,7 @@ class AtRestJudge(Judge):
 
     def find_corruption(self) -> Finding | None:
         """The same, or a dataset of another length that was created without an error."""
-        if not (self.outcome.schedule and any(map(self._is_resized, self.outcome.epochs))):
+        if not (self.outcome.schedule and self._has_resized_epoch):
             finding = None if self._rejects_entry else super().find_corruption()
             is_loss = finding is not None and finding.wrong is Wrong.MISSING
             is_stream = self.reference.kind == "iterable"
@@ -200,7 +196,7 @@ class AtRestJudge(Judge):
         outcome, contract = self.outcome, self.contract
         if outcome.exception or not outcome.fired or may_be_damaged(outcome, contract):
             return None
-        is_shorter = (outcome.epochs[0].length or 0) < expected_length(self.reference)
+        is_shorter = bool(count_lacking(outcome, self.reference))
         # A longer one may have skipped what does not belong to it.
         if contract.may_skip and (is_shorter or has_full_reference(self.reference)):
             return self._find_unknown_samples()
@@ -214,7 +210,7 @@ class AtRestJudge(Judge):
 
     def find_wrong_recovery(self, recovery: Pass, allowed: Allowed) -> Finding | None:
         """The same, or that the dataset has another length."""
-        if not self._is_resized(recovery):
+        if not is_resized(recovery, self.reference):
             return super().find_wrong_recovery(recovery, allowed)
         if allowed.damage:
             return None
@@ -263,8 +259,7 @@ class AtRestJudge(Judge):
 
     def _describe_damage(self) -> str:
         """What is wrong with the files, and how many samples the dataset then has."""
-        length = self.outcome.epochs[0].length or 0
-        total = expected_length(self.reference)
+        length, total = self.outcome.epochs[0].length or 0, self.reference.readable or 0
         if length > total:
             clause = f"the dataset has {pluralize(length, 'sample')} instead of {total}"
         else:
@@ -291,14 +286,14 @@ def is_resized(epoch: Pass, reference: Reference) -> bool:
 
 def count_lacking(outcome: TrialFacts, reference: Reference) -> int:
     """By how many samples the dataset of *outcome* is shorter than that of the intact files."""
-    lengths = (each.length or 0 for each in outcome.epochs[:1] if is_resized(each, reference))
-    return sum(max(0, expected_length(reference) - length) for length in lengths)
+    resized = [each for each in outcome.epochs[:1] if is_resized(each, reference)]
+    return max((reference.readable or 0) - (resized[0].length or 0), 0) if resized else 0
 
 
 def has_full_reference(reference: Reference) -> bool:
     """Whether all samples of the intact dataset are recorded."""
     is_split = not reference.comparison.in_batches
-    return is_split and len(reference.samples) >= expected_length(reference)
+    return is_split and len(reference.samples) >= (reference.readable or 0)
 
 
 def _pairs(batch: Batch) -> Iterable[tuple[Any, str]]:
@@ -307,15 +302,9 @@ def _pairs(batch: Batch) -> Iterable[tuple[Any, str]]:
     return zip(keys, batch.digests, strict=False)
 
 
-def expected_length(reference: Reference) -> int:
-    """The length of the dataset of intact files."""
-    assert reference.readable is not None  # Otherwise no length could differ from it.
-    return reference.readable
-
-
 def length_clause(epoch: Pass, reference: Reference) -> str:
     """How many samples the dataset of *epoch* has, as the predicate of a sentence about it."""
-    length, total = epoch.length or 0, expected_length(reference)
+    length, total = epoch.length or 0, reference.readable or 0
     if length > total:
         return f"has {pluralize(length, 'sample')} instead of {total}"
     return f"has only {length} of {pluralize(total, 'sample')}"
@@ -327,15 +316,14 @@ def _describe_files(outcome: TrialFacts) -> str:
 
 
 def _file_name(facts: FaultFacts, outcome: TrialFacts) -> str:
-    """The name of the file, with its folder if another one contains a file of that name."""
+    """The name of the file, or its path if other files have that name."""
     paths = _paths_of(facts)
     if len({*map(os.path.basename, paths)}) != 1:
         return "each file"
-    (path, *_) = sorted(paths)
+    path = min(paths)
+    name = os.path.basename(path)
     others = {each for process in outcome.processes for each in process.files} - paths
-    parts = path.strip("/").split("/")
-    suffixes = ("/".join(parts[-count:]) for count in range(1, len(parts)))
-    return next((name for name in suffixes if not _any_ends_with(name, others)), path)
+    return path if any(each.endswith(f"/{name}") for each in others) else name
 
 
 def _paths_of(facts: FaultFacts) -> set[str]:
@@ -346,22 +334,14 @@ def _suffix(path: str) -> str:
     return os.path.splitext(path)[1]
 
 
-def _any_ends_with(name: str, paths: Iterable[str]) -> bool:
-    return any(path.endswith(f"/{name}") for path in paths)
-
-
 def _describe_fault(facts: FaultFacts) -> str:
     fault = facts.fault
+    if isinstance(fault, TruncatedFile) and fault.keep:
+        if isinstance(fault.keep, int):
+            return f"ends after {pluralize(fault.keep, 'byte', ',')}"
+        return f"has {100 * (1 - fault.keep):.0f} % fewer bytes"
     if isinstance(fault, TruncatedFile):
-        return _describe_truncation(fault.keep)
+        return "is empty"
     if fault.hides_file:
         return "is missing"
     return _DESCRIPTIONS.get(type(fault), f"is under {type(fault).__name__}")
-
-
-def _describe_truncation(keep: float) -> str:
-    if not keep:
-        return "is empty"
-    if isinstance(keep, int):
-        return f"ends after {pluralize(keep, 'byte', ',')}"
-    return f"has {100 * (1 - keep):.0f} % fewer bytes"
