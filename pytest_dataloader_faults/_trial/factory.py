@@ -394,6 +394,9 @@ def advice_for(result: Any) -> str:
         return _OF_GENERATOR
     if isinstance(result, Iterator):
         return _OF_ITERATOR
-    values = getattr(result, "__dict__", {}).items()
-    names = (name for name, value in values if isinstance(value, DataLoader))
-    return "".join(f"It wraps a DataLoader: pass lambda: make().{name}. " for name in names)
+    found = []
+    for name, value in getattr(result, "__dict__", {}).items():
+        items = enumerate(value) if type(value) is list else ()
+        places = {name: value} | {f"{name}[{number}]": each for number, each in items}
+        found += [each for each, item in places.items() if isinstance(item, DataLoader)]
+    return "".join(f"It wraps a DataLoader: pass lambda: make().{each}. " for each in found)

@@ -236,31 +236,20 @@ def _call_factory(make_dataset: Any) -> Any:
         raise UnusableDatasetError(message) from error
     if isinstance(result, type) or not _is_usable(result):
         message = (
-            f"{describe_result(make_dataset, result)} is not a dataset: it has no __getitem__ and"
-            f" is not an IterableDataset. {advice_for(result)}Return a map-style or iterable"
-            " dataset, a ready DataLoader, or a data module"
-        )
-        raise UnusableDatasetError(message)
-    if _wraps_loader(result):
-        message = (
-            f"{type(result).__name__} wraps a DataLoader, whose workers cannot start inside"
-            " workers. Pass the DataLoader in its pipeline, as in lambda: make().pipeline[0]"
+            f"{describe_result(make_dataset, result)} is not a dataset that workers can read."
+            f" {advice_for(result)}Return a map-style or iterable dataset, a ready DataLoader, or a"
+            " data module"
         )
         raise UnusableDatasetError(message)
     return result
 
 
 def _is_usable(result: Any) -> bool:
+    """Whether *result* is a loader, or a dataset. webdataset's WebLoader wraps a loader."""
+    if any(each.__name__ == "WebLoader" for each in type(result).__mro__):
+        return False
     has_samples = any(hasattr(type(result), name) for name in ("__getitem__", "__getitems__"))
     return has_samples or isinstance(result, (DataLoader, IterableDataset))
-
-
-def _wraps_loader(result: Any) -> bool:
-    """Whether *result* is webdataset's WebLoader. Other datasets have a pipeline as well."""
-    if not any(kind.__module__.startswith("webdataset") for kind in type(result).__mro__):
-        return False
-    pipeline = getattr(result, "pipeline", None)
-    return type(pipeline) is list and any(isinstance(each, DataLoader) for each in pipeline)
 
 
 def _loader_for(dataset: Any, options: Mapping[str, Any]) -> DataLoader[Any]:
