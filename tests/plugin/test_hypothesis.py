@@ -1,10 +1,12 @@
-"""``inject`` in Hypothesis tests, the settings of a search, and a database of several machines."""
+"""``inject`` and ``replay`` in Hypothesis tests, and the settings of a search."""
+
+import re
 
 import pytest
 from torch.utils.data import DataLoader
 
 from pytest_dataloader_faults import faults, inject
-from support.datasets import COUNT, Records
+from support.datasets import COUNT, Records, write_records
 from support.suites import failures_of
 
 pytestmark = pytest.mark.usefixtures("engine")
@@ -66,6 +68,7 @@ def test_call(records, capsys):
 PROFILE = ("-p", "_hypothesis_pytestplugin", "--hypothesis-profile")
 
 
+@pytest.mark.slow
 def test_a_search_asks_the_profile(suite):
     suite.add_to_conftest(CONFTEST)
     result = suite.run(SUITE, *PROFILE, "quick", "-rP")
@@ -74,32 +77,31 @@ def test_a_search_asks_the_profile(suite):
     assert "case=Case(" in result.stdout.str()
 
 
-SHARED = """
-from hypothesis import Phase, settings
-from hypothesis.database import DirectoryBasedExampleDatabase
+GIVEN = """
+from pathlib import Path
 
-shared = DirectoryBasedExampleDatabase("shared")
-settings.register_profile("find", database=shared, phases=[Phase.generate])
-settings.register_profile("replay", database=shared, phases=[Phase.reuse])
-"""
-SHARED_SUITE = """
-import functools
-from pytest_dataloader_faults import explore, faults
+from hypothesis import given, settings, strategies as st
 from support.planted import Zeros
 
-def test_zeros(records):
-    make_dataset = functools.partial(Zeros, records)
-    explore(make_dataset, kinds=[faults.OpenError], max_epochs=1, max_examples=9)
+from pytest_dataloader_faults import faults
+from pytest_dataloader_faults.search import replay
+
+def make():
+    return Zeros(Path(__file__).parent / "kept")
+
+@settings(max_examples=3, database=None, derandomize=True, deadline=None)
+@given(st.just("a falsifying example"))
+def test_given(word):
+    replay(make, faults.OpenError("*/00.rec", times=1))
 """
 
 
-def test_another_process_replays_what_one_has_found(suite):
-    suite.add_to_conftest(SHARED)
-    suite.run(SHARED_SUITE, *PROFILE, "replay").assert_outcomes(skipped=1)
-    found = suite.again(*PROFILE, "find")
-    found.assert_outcomes(failed=1)
-    replayed = suite.again(*PROFILE, "replay")
-    replayed.assert_outcomes(failed=1)
-    assert (
-        failures_of(found)["zeros"].split("\n")[0] == failures_of(replayed)["zeros"].split("\n")[0]
-    )
+def test_the_line_of_the_test_and_the_example_of_hypothesis_are_shown(suite):
+    write_records(suite.path / "kept")
+    (text,) = failures_of(suite.run(GIVEN, *PROFILE[:2])).values()
+    assert "\nE  " not in text
+    assert re.search(r"-- raised at test_inner\.py:\d+ --", text)
+    assert text.index("reproduce: ") < text.index("word='a falsifying example'")
+    (traceback,) = failures_of(suite.again(*PROFILE[:2], "--showlocals")).values()
+    assert "\nE  " in traceback
+    assert "replay(make, faults.OpenError(" in traceback

@@ -101,6 +101,7 @@ def test_a_suite_that_waits_for_any_child_meets_none_of_the_plugin(fresh_suite):
     assert status == pytest.ExitCode.OK
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("engine")
 def test_a_battery_has_the_same_verdicts(fresh_suite):
     fresh_suite.pytester.makepyfile(test_inner=BATTERY)

@@ -1,12 +1,9 @@
 """What cannot be tested, and mistakes in tests: one sentence, once, at the line of the user."""
 
 import re
-from types import SimpleNamespace
 
 import pytest
 
-from pytest_dataloader_faults.exceptions import UnusableEnvironmentError
-from pytest_dataloader_faults.plugin._failures import report_shortage_once
 from support.suites import REPORT, failures_of, items_of, results_of, summary_of
 
 pytestmark = pytest.mark.usefixtures("engine")
@@ -19,19 +16,12 @@ import time
 
 import pytest
 import torch
-from support.datasets import Records
 from support.plugin_datasets import Numbers
-from torch.utils.data import IterableDataset, get_worker_info
+from torch.utils.data import get_worker_info
 
 from pytest_dataloader_faults import run_trial
 
 pytestmark = pytest.mark.dataloader_faults(only=["workers-agree", "open-error"], deadline=1)
-
-class Stuck(IterableDataset):
-    def __iter__(self):
-        while True:
-            time.sleep(0.1)
-        yield
 
 class HangsInWorkers(Numbers):
     def __getitem__(self, index):
@@ -56,7 +46,6 @@ def fails():
 
 MAKERS = {
     "raises": (fails, {}),
-    "stuck": (Stuck, {}),
     "hangs": (HangsInWorkers, {}),
     "fails-alone": (FailsInWorkers, {}),
     "option": (Numbers, {"loader": {"batch_size": 0}}),
@@ -79,19 +68,9 @@ def test_stops(fault_check):
 
 def test_run():
     run_trial(Stops, loader={"num_workers": 1}, deadline=1)
-
-@pytest.mark.dataloader_faults(only="truncated-file")
-def test_rewrites(fault_check, records):
-    def table():
-        for path in records.iterdir():
-            path.write_bytes(path.read_bytes())
-        return Records(records)
-
-    fault_check(table)
 """
 SENTENCES = {
     "raises": "make_dataset() raised LookupError: no such folder at ",
-    "stuck": "no reference after 1 s, without faults or workers.",
     "hangs": "hung: the epoch neither finished nor raised an exception within 1 s",
     "fails-alone": "fails_without_fault: the loader raised LookupError: not in a worker",
     "option": "DataLoader rejects loader={'batch_size': 0}",
@@ -320,14 +299,3 @@ def test_what_the_machine_lacks_is_reported_once(suite):
         assert f"too few file descriptors: {place}" in failures[f"x[{check}]"]
     assert "3 checks could not be run (see the error above)" in summary_of(result)
     assert "Traceback" not in result.stdout.str()
-
-
-def test_a_shortage_is_known_by_what_is_lacking():
-    config = SimpleNamespace(stash=pytest.Stash())
-    errors = []
-    for nodeid, text in (("a.py::one", "Room: 7 KiB left"), ("a.py::two", "6 KiB left: no room")):
-        node = SimpleNamespace(config=config, nodeid=nodeid)
-        with pytest.raises(pytest.fail.Exception) as failed, report_shortage_once(node):
-            raise UnusableEnvironmentError(text, "no room for files")
-        errors.append(str(failed.value))
-    assert errors == ["Room: 7 KiB left", "no room for files: see a.py::one. No dataset was judged"]

@@ -271,6 +271,7 @@ def test_zz_crash():
 """
 
 
+@pytest.mark.slow
 def test_a_crashed_process_of_xdist_loses_nothing_that_was_finished(suite):
     """Its items were sent when they ended.
 

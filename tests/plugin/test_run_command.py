@@ -82,6 +82,7 @@ CONFIGURED = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("engine")
 def test_a_class_with_arguments_is_tested(project, tmp_path):
     options = [ONLY, "--samples", "8", f"--report={tmp_path / 'r.json'}"]

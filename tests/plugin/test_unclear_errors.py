@@ -21,11 +21,6 @@ LINE = "2 checks warned because of soundfile (raises an error that hides its cau
 pytestmark = pytest.mark.usefixtures("engine")
 
 
-def _results(status: str) -> dict[str, dict[str, str]]:
-    unclear = dict.fromkeys(["open-error", "descriptor-exhaustion"], f"{status} failed_unclearly")
-    return {"sounds": {"workers-agree": "passed survived", **unclear}}
-
-
 def test_it_is_a_warning_by_default(suite):
     result = suite.run(SUITE, REPORT, "--dataloader-faults-report=r.html", "-v")
     summary, page = summary_of(result), (suite.path / "r.html").read_text()
@@ -36,40 +31,46 @@ def test_it_is_a_warning_by_default(suite):
     assert "1 of 3 checks passed (1 survived), 2 warned (2 failed_unclearly)" in summary
     assert LINE in summary
     assert summary.count("soundfile") == 1
-    assert results_of(suite.path) == _results("warned")
+    unclear = dict.fromkeys(["open-error", "descriptor-exhaustion"], "warned failed_unclearly")
+    assert results_of(suite.path) == {"sounds": {"workers-agree": "passed survived", **unclear}}
     assert [each["library"] for each in items_of(suite.path)] == ["", "soundfile", "soundfile"]
     assert '<span class="badge warned">failed_unclearly (warning)</span>' in page
     assert "<dt>library<dd>soundfile" in page
 
 
-def test_a_filter_makes_it_a_failure(suite):
-    result = suite.run(SUITE, REPORT, f"-Werror::{CATEGORY}", "-k", "descriptor")
+FILTERED = """
+import pytest
+from support.corpus.transport import ReadsSounds
 
-    result.assert_outcomes(failed=1, deselected=2)
+pytestmark = pytest.mark.dataloader_faults(only="open-error")
+
+@pytest.mark.filterwarnings("error::{category}")
+def test_fails(fault_check, records):
+    fault_check(lambda: ReadsSounds(records))
+
+@pytest.mark.filterwarnings("ignore::{category}")
+def test_says_nothing(fault_check, records):
+    fault_check(lambda: ReadsSounds(records))
+"""
+
+
+def test_a_filter_makes_it_a_failure_or_silences_it(suite):
+    result = suite.run(FILTERED.format(category=CATEGORY), REPORT)
+
+    result.assert_outcomes(failed=1, passed=1)
     result.stdout.fnmatch_lines(["failed_unclearly: LibsndfileError does not say*"])
     result.stdout.fnmatch_lines(["*1 check failed (1 failed_unclearly)*"])
     assert results_of(suite.path) == {
-        "sounds": {"descriptor-exhaustion": "failed failed_unclearly"}
-    }
-
-
-def test_a_filter_silences_it(suite):
-    result = suite.run(SUITE, REPORT, f"-Wignore::{CATEGORY}", "-k", "descriptor")
-
-    result.assert_outcomes(passed=1, deselected=2)
-    assert "soundfile" not in result.stdout.str()
-    assert "warn" not in result.stdout.str()
-    assert results_of(suite.path) == {
-        "sounds": {"descriptor-exhaustion": "warned failed_unclearly"}
+        "fails": {"open-error": "failed failed_unclearly"},
+        "says_nothing": {"open-error": "warned failed_unclearly"},
     }
 
 
 def test_it_may_be_expected(suite):
-    """By a baseline, or by the marker: as a failure that it would otherwise be."""
-    marked = SUITE.replace("only=", 'expected_failures={"descriptor-exhaustion": "its own"}, only=')
+    """As a failure that it would otherwise be."""
     known = {"test_inner.py::test_sounds": {"open-error": "libsndfile's"}}
     (suite.path / "known.json").write_text(json.dumps(known))
-    result = suite.run(marked, REPORT, "--dataloader-faults-baseline=known.json")
+    result = suite.run(SUITE, REPORT, "--dataloader-faults-baseline=known.json", "-k", "open")
 
-    result.assert_outcomes(passed=1, xfailed=2)
-    assert results_of(suite.path) == _results("xfailed")
+    result.assert_outcomes(xfailed=1, deselected=2)
+    assert results_of(suite.path) == {"sounds": {"open-error": "xfailed failed_unclearly"}}

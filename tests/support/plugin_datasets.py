@@ -2,23 +2,15 @@
 
 import logging
 import sys
-import threading
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from support.datasets import Records, Substitutes, zeros
+from support.datasets import Records, zeros
 from support.specimens import ZerosOnError
 
-__all__ = ["Chatty", "Numbers", "WaitsOnError", "ZerosOnError", "ZerosOnce"]
-
-
-class WaitsOnError(Substitutes, Records):
-    """Waits forever for what it cannot have."""
-
-    def substitute(self, _index: int, _error: Exception) -> Any:
-        threading.Event().wait()
+__all__ = ["Chatty", "Numbers", "ZerosOnError", "ZerosOnce"]
 
 
 class ZerosOnce(Records):
