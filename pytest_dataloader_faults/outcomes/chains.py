@@ -71,7 +71,7 @@ _MARK = "CALLS_USER_CODE"
 """The name by which a module of this package says that it calls the user's code, or raises errors
 in place of torch or the kernel: True, or the names of the functions that do."""
 _WORKER_INIT_FN = "__call__"
-"""It calls the user's own ``worker_init_fn``."""
+"""This package's ``worker_init_fn``, which calls the user's."""
 _FETCH = "/torch/utils/data/_utils/fetch.py"
 """Its callers belong to a loader, which may be that of another library."""
 _OF_LOADER = ("/torch/utils/data/", "/torch/_utils.py", _PACKAGE)
@@ -106,7 +106,7 @@ class Raised:
 
 
 def origin_of(error: BaseException) -> str:
-    """The file in which *error* was raised, as ``Raised`` has it."""
+    """The file of the innermost frame of *error*: see ``Raised.file``."""
     if _ORIGIN in vars(error):
         return str(vars(error)[_ORIGIN])
     if type(error.__cause__).__name__.endswith("RemoteTraceback"):  # Of a pool of processes.

@@ -104,7 +104,7 @@ def _histories(
 
 
 def _settled(values: Sequence[int]) -> Sequence[int]:
-    """Those of the epochs in which the process was no longer warming up."""
+    """The measurements after the warm-up."""
     return values[len(values) // 3 :]
 
 

@@ -21,7 +21,7 @@ class Change(StrEnum):
     TRUNCATE = "truncate"
     WRITE = "write"
     MAP = "map"
-    """It is mapped so that stores change it."""
+    """The file is mapped so that stores change it."""
 
     @property
     def deletes(self) -> bool:
@@ -39,7 +39,7 @@ class Refusal(Note):
         call: The system call.
         worker: The worker that made it; None for the main process.
         is_read: Whether a fault is about the file, or the dataset reads it.
-        place: Where in the user's code, as ``file:line in function``; "" if that is unknown.
+        place: The place in the user's code: ``file:line in function``; "" if it is unknown.
     """
 
     path: str

@@ -78,7 +78,7 @@ def describe_exit(code: int) -> str:
 
 
 def describe_end(code: int) -> str:
-    """Like ``describe_exit``, but as the predicate of a sentence about the process."""
+    """How a process ended, as the predicate of a sentence about it."""
     return f"exited with status {code}" if code >= 0 else f"was killed by {signal_name(-code)}"
 
 
@@ -169,7 +169,7 @@ def call(name: str, *arguments: str, **options: Any) -> str:
 
 
 def call_in_lines(name: str, *arguments: str, **options: Any) -> str:
-    """The same for a function body, with one argument per line if the call is long."""
+    """A call for the body of a function, with one argument per line if it is long."""
     if len(line := call(name, *arguments, **options)) <= _LINE:
         return line
     lines = "".join(f"        {each},\n" for each in _format_arguments(arguments, options))

@@ -324,7 +324,7 @@ def _dataset_cause(outcome: TrialFacts, wrong: Wrong | None, fault_free: TrialFa
 
 
 def _repeats_own_part(outcome: TrialFacts) -> bool:
-    """Whether a worker repeats samples, but does not return those of all workers."""
+    """Whether a worker repeats samples, but does not return the samples of all workers."""
     samples_by_worker: defaultdict[int | None, list[str]] = defaultdict(list)
     for batch in outcome.epochs[0].delivered:
         samples_by_worker[batch.worker] += batch.digests

@@ -185,7 +185,7 @@ def hang_places(outcome: TrialFacts) -> frozenset[str]:
 
 
 def lasting_places(outcome: TrialFacts) -> frozenset[str]:
-    """Those where no process slept: whatever the fault, it hangs there."""
+    """The places where no process slept: the dataset hangs there, whatever the fault."""
     return frozenset(each for each in hang_places(outcome) if _ASLEEP not in each)
 
 
