@@ -1,33 +1,34 @@
-"""The text of an exception: its chain of causes, and where it was raised. Pure.
+"""The text of an exception: its chain of causes, and where it was raised. Pure."""
 
-Some facts about errors that cross from a worker to the loader. torch rebuilds the exception from
-its text, so *errno* and *filename* are lost, and only the text can be judged (torch/_utils.py,
-``ExceptionWrapper``). That text contains the worker's complete traceback: the lines of frames are
-indented, and the lines of the exceptions are not. Only the latter count; otherwise a source line
-that happens to say "truncated" would make any error clear. A cause chained with ``raise ... from``
-stays in the text, but ``from None`` removes it.
-
-Some facts about the error that was being handled. Python prints it as well, whatever the handler
-did: one that raises an error with a new message reports it on purpose, and one that has a bug does
-not. The latter looks for a substitute, and reaches an index that does not exist, or calls itself
-endlessly. Its IndexError says nothing about the file, and was raised at that moment by accident. So
-the handled error counts, unless the raised one is of a type that bugs have. A handler may raise a
-KeyError, a TypeError or an AttributeError on purpose. Then the last frame is at a ``raise``.
-
-Some facts about the origin of an error. Code of this package runs within the user's loader, and the
-user's code within this package, so the error of one may pass through the other. The innermost frame
-of a traceback belongs to the code that raised the error. But C code has no frames: an error of a
-list, a file or an extension module has the frame of its caller, which may be in this package. So a
-module that calls the user's code has a mark: an error whose innermost frame is there is the user's.
-A module of Cython's has frames, by the path of its source when it was built ("h5py/h5f.pyx"); where
-it is now is in its globals. torch rebuilds the error of a worker without its frames, and another
-process of the dataset does so as well, so the origin of the first is noted in the worker.
-
-Some facts about long chains. A dataset that retries within its exception handlers creates a chain
-of hundreds of exceptions. The traceback of the last one has the frames of all its calls, and is as
-long as all others together. Cutting it at a number of characters would remove the origin of the
-last one, and the verdict would depend on the length. So frames are omitted first.
-"""
+# Some facts about errors that cross from a worker to the loader. torch rebuilds the exception from
+# its text, so *errno* and *filename* are lost, and only the text can be judged (torch/_utils.py,
+# ``ExceptionWrapper``). That text contains the worker's complete traceback: the lines of frames are
+# indented, and the lines of the exceptions are not. Only the latter count; otherwise a source line
+# that happens to say "truncated" would make any error clear. A cause chained with ``raise ...
+# from`` stays in the text, but ``from None`` removes it.
+#
+# Some facts about the error that was being handled. Python prints it as well, whatever the handler
+# did: one that raises an error with a new message reports it on purpose, and one that has a bug
+# does not. The latter looks for a substitute, and reaches an index that does not exist, or calls
+# itself endlessly. Its IndexError says nothing about the file, and was raised at that moment by
+# accident. So the handled error counts, unless the raised one is of a type that bugs have. A
+# handler may raise a KeyError, a TypeError or an AttributeError on purpose. Then the last frame is
+# at a ``raise``.
+#
+# Some facts about the origin of an error. Code of this package runs within the user's loader, and
+# the user's code within this package, so the error of one may pass through the other. The innermost
+# frame of a traceback belongs to the code that raised the error. But C code has no frames: an error
+# of a list, a file or an extension module has the frame of its caller, which may be in this
+# package. So a module that calls the user's code has a mark: an error whose innermost frame is
+# there is the user's. A module of Cython's has frames, by the path of its source when it was built
+# ("h5py/h5f.pyx"); where it is now is in its globals. torch rebuilds the error of a worker without
+# its frames, and another process of the dataset does so as well, so the origin of the first is
+# noted in the worker.
+#
+# Some facts about long chains. A dataset that retries within its exception handlers creates a chain
+# of hundreds of exceptions. The traceback of the last one has the frames of all its calls, and is
+# as long as all others together. Cutting it at a number of characters would remove the origin of
+# the last one, and the verdict would depend on the length. So frames are omitted first.
 
 from __future__ import annotations
 

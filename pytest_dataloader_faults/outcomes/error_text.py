@@ -1,15 +1,14 @@
-"""Whether the text of an exception says which fault caused it. Pure.
+"""Whether the text of an exception says which fault caused it. Pure."""
 
-Some facts about an error that names the file. That is enough to find the problem, unless the error
-names another cause: "not found" for a failing disk sends its reader looking for a file that exists.
-Only causes that mislead people count as another cause.
-
-Some facts about subclasses of OSError. Each stands for one kind of errno, so its name is a claim:
-code that catches FileNotFoundError will not retry. A handler that raises it for every error makes a
-false claim, and code does not see the handled error that Python prints. If the error was raised
-from the other one on purpose, both count. A system error about another file, such as a missing
-fallback, is true.
-"""
+# Some facts about an error that names the file. That is enough to find the problem, unless the
+# error names another cause: "not found" for a failing disk sends its reader looking for a file that
+# exists. Only causes that mislead people count as another cause.
+#
+# Some facts about subclasses of OSError. Each stands for one kind of errno, so its name is a claim:
+# code that catches FileNotFoundError will not retry. A handler that raises it for every error makes
+# a false claim, and code does not see the handled error that Python prints. If the error was raised
+# from the other one on purpose, both count. A system error about another file, such as a missing
+# fallback, is true.
 
 from __future__ import annotations
 

@@ -1,19 +1,18 @@
-"""Resources that grow with each epoch, or are left behind at the end. Pure.
+"""Resources that grow with each epoch, or are left behind at the end. Pure."""
 
-Some facts about telling a leak from a process that is warming up. A bounded cache, an allocator's
-arenas and late imports grow as well, but less and less, or all at once; and a probe may catch
-something temporary. A leak continues: the same epoch costs the same again. So the first third of
-the epochs is ignored. The rest is cut into four parts, and the minimum of each part counts, which
-was there permanently. It is a leak if each minimum exceeds the previous one, by at least half the
-mean rate, and the mean is above the noise.
-
-A pool that fills evenly looks like a leak until it is full. So growth over a few epochs is
-confirmed by four times as many, and it is a leak if it continued over all of them.
-
-More epochs find a leak that noise hides in a few. So they are not needed where there is no noise:
-if even the largest difference between two of the later epochs is far below what the smallest leak
-adds in that time.
-"""
+# Some facts about telling a leak from a process that is warming up. A bounded cache, an allocator's
+# arenas and late imports grow as well, but less and less, or all at once; and a probe may catch
+# something temporary. A leak continues: the same epoch costs the same again. So the first third of
+# the epochs is ignored. The rest is cut into four parts, and the minimum of each part counts, which
+# was there permanently. It is a leak if each minimum exceeds the previous one, by at least half the
+# mean rate, and the mean is above the noise.
+#
+# A pool that fills evenly looks like a leak until it is full. So growth over a few epochs is
+# confirmed by four times as many, and it is a leak if it continued over all of them.
+#
+# More epochs find a leak that noise hides in a few. So they are not needed where there is no noise:
+# if even the largest difference between two of the later epochs is far below what the smallest leak
+# adds in that time.
 
 from __future__ import annotations
 

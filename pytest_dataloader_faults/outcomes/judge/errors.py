@@ -1,26 +1,26 @@
-"""Whether the error or the death that ended a pass shows its cause. Pure.
+"""Whether the error or the death that ended a pass shows its cause. Pure."""
 
-Some facts about the error that a death becomes. A dead worker breaks whatever the loader does with
-it first. So the same death reaches the loop as a RuntimeError, or as a ConnectionResetError, an
-EOFError or a FileNotFoundError from the socket that was to deliver a tensor. Microseconds decide
-which one, so the judge ignores the error: the verdict follows from the death.
-
-Some facts about SIGBUS. A process gets it when it touches a page of a mapping that cannot be
-delivered (mmap(2)): a read of the disk failed, or the file ends before that page. The kernel has no
-other way to report the first, so SIGBUS is all that a dataset can do. The dataset can avoid the
-second, because fstat(2) reports the size when the file is mapped. torch blames shared memory for
-every SIGBUS, which misleads its reader.
-
-Some facts about errors that never reach the loader. A thread of the worker that feeds its queue
-pickles each result (multiprocessing/queues.py, ``_feed``). If a sample, or the exception to be sent
-instead, cannot be pickled, the thread prints the error and drops the batch: the worker lives on,
-and the loader waits forever. A spawned worker unpickles the dataset before torch's code in it
-starts, so the loader only learns that the worker "exited unexpectedly".
-
-Some facts about errors of libraries. Their texts are not the user's to change. But a library also
-raises an error if it gets something wrong from the user's code, such as None instead of an image:
-such an error is one of Python's for mistakes in a program, and one of OpenCV about an empty image.
-"""
+# Some facts about the error that a death becomes. A dead worker breaks whatever the loader does
+# with it first. So the same death reaches the loop as a RuntimeError, or as a ConnectionResetError,
+# an EOFError or a FileNotFoundError from the socket that was to deliver a tensor. Microseconds
+# decide which one, so the judge ignores the error: the verdict follows from the death.
+#
+# Some facts about SIGBUS. A process gets it when it touches a page of a mapping that cannot be
+# delivered (mmap(2)): a read of the disk failed, or the file ends before that page. The kernel has
+# no other way to report the first, so SIGBUS is all that a dataset can do. The dataset can avoid
+# the second, because fstat(2) reports the size when the file is mapped. torch blames shared memory
+# for every SIGBUS, which misleads its reader.
+#
+# Some facts about errors that never reach the loader. A thread of the worker that feeds its queue
+# pickles each result (multiprocessing/queues.py, ``_feed``). If a sample, or the exception to be
+# sent instead, cannot be pickled, the thread prints the error and drops the batch: the worker lives
+# on, and the loader waits forever. A spawned worker unpickles the dataset before torch's code in it
+# starts, so the loader only learns that the worker "exited unexpectedly".
+#
+# Some facts about errors of libraries. Their texts are not the user's to change. But a library also
+# raises an error if it gets something wrong from the user's code, such as None instead of an image:
+# such an error is one of Python's for mistakes in a program, and one of OpenCV about an empty
+# image.
 
 from __future__ import annotations
 

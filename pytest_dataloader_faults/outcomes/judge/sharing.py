@@ -1,11 +1,10 @@
-"""What the main process and its workers share, and what they cannot send each other. Pure.
+"""What the main process and its workers share, and what they cannot send each other. Pure."""
 
-Some facts about where torch pickles. A worker that is not forked unpickles the dataset in
-``multiprocessing.spawn._main``. An error there ends the worker, and the loader only learns its
-exit status: the traceback is in the worker's output. On the way back, a thread of the worker's
-queue pickles samples and errors. It prints pickling errors and drops the batch, for which the
-loader waits forever.
-"""
+# Some facts about where torch pickles. A worker that is not forked unpickles the dataset in
+# ``multiprocessing.spawn._main``. An error there ends the worker, and the loader only learns its
+# exit status: the traceback is in the worker's output. On the way back, a thread of the worker's
+# queue pickles samples and errors. It prints pickling errors and drops the batch, for which the
+# loader waits forever.
 
 from __future__ import annotations
 
