@@ -48,8 +48,7 @@ MODULES = (
 def all_causes() -> Iterator[Cause]:
     """Those of the judge and of verdicts, of libraries, and those that name a file."""
     values = (value for module in MODULES for value in vars(module).values())
-    found = (cause for cause in values if isinstance(cause, Cause))
-    yield from (cause for cause in found if cause not in sharing.TEMPLATES)
+    yield from (cause for cause in values if isinstance(cause, Cause))
     yield from hangs._BY_ACTIVITY.values()
     yield from filter(any, (verdict.usual_cause for verdict in Verdict))
     for hint in HINTS:

@@ -25,22 +25,6 @@ from pytest_dataloader_faults.outcomes.stages import RECOVERY, SharedConnection
 _SHARED_OFFSET = (
     "The workers therefore share its file offset: open it in the worker, on first access"
 )
-_OPENS_EARLY = Cause(
-    "reads a file while another worker still writes it",
-    "One worker created {}, and another opened it before the first had written anything: the file"
-    " exists before it is complete. Write to a temporary name in the same folder, and rename the"
-    " file with os.replace() once it is complete, or hold a lock while you check and write",
-    overrides=True,
-    fix="write to a temporary name, and rename the file with os.replace()",
-)
-_SHARES_TEMPORARY = Cause(
-    "writes the same temporary file in several workers",
-    "Two workers used the name {0}: one renamed the file, and the other no longer found it. Add the"
-    " process to the name, as in f'{0}.{{os.getpid()}}', or call tempfile.mkstemp(dir=folder). Then"
-    " each os.replace() installs a complete file",
-    overrides=True,
-    fix="add os.getpid() to the temporary name, or call tempfile.mkstemp(dir=folder)",
-)
 STALE_LOCK = Cause(
     "leaves a lock file behind when a worker dies",
     "A worker created the lock file and died before it removed the file, so all others wait for it."
@@ -49,14 +33,6 @@ STALE_LOCK = Cause(
     overrides=True,
     fix="use a lock that the kernel releases, such as fcntl.flock() or filelock.FileLock",
 )
-_SHARED_CONNECTION = Cause(
-    "uses a connection that was opened before the fork",
-    "The dataset opened {} before the workers started, and they all used it, so that one may get"
-    " the answer for another: open it in the worker, on first access",
-    fix="open the connection in the worker, on first access",
-)
-TEMPLATES = (_OPENS_EARLY, _SHARES_TEMPORARY, _SHARED_CONNECTION)
-"""Their advice names a file or a connection."""
 _LOCK = re.compile(r"lo?ck[^/]*$", re.IGNORECASE)
 _NOT_RENAMED = re.compile(r"FileNotFoundError: \[Errno 2\] [^'\n]*'([^'\n]+)' -> '([^'\n]+)'")
 _WITHOUT_FAULT = (Verdict.CORRUPTED, Verdict.FAILS_WITHOUT_FAULT, Verdict.POISONED)
@@ -84,11 +60,6 @@ _DEFINED_BELOW_GUARD = Cause(
     " if __name__ == '__main__': define the dataset and everything it needs above that line",
     overrides=True,
     fix="define the dataset in a module",
-)
-_IN_NO_MODULE = (
-    "A worker that is not forked cannot import {}, which defines the dataset or something that it"
-    " needs. Define it in a module that Python can find, or set pythonpath in pytest's"
-    " configuration: with --import-mode=importlib, workers cannot import test files"
 )
 _NO_GUARD = "has imported the main module"
 """In the message of a trial that a worker refuses to run."""
@@ -192,7 +163,15 @@ def early_read_cause(outcome: TrialFacts, verdict: Verdict) -> Cause | None:
     files = sorted(path for worker in outcome.workers for path in worker.unwritten_files)
     if not files or not _has_no_fault(outcome, verdict):
         return None
-    return _OPENS_EARLY._replace(advice=_OPENS_EARLY.advice.format(os.path.basename(files[0])))
+    return Cause(
+        "reads a file while another worker still writes it",
+        f"One worker created {os.path.basename(files[0])}, and another opened it before the first"
+        " had written anything: the file exists before it is complete. Write to a temporary name in"
+        " the same folder, and rename the file with os.replace() once it is complete, or hold a"
+        " lock while you check and write",
+        overrides=True,
+        fix="write to a temporary name, and rename the file with os.replace()",
+    )
 
 
 def temporary_name_cause(outcome: TrialFacts) -> Cause | None:
@@ -205,8 +184,15 @@ def temporary_name_cause(outcome: TrialFacts) -> Cause | None:
     is_shared = len(changers) > 1
     if match is None or not is_shared:
         return None
-    advice = _SHARES_TEMPORARY.advice.format(os.path.basename(match[1]))
-    return _SHARES_TEMPORARY._replace(advice=advice)
+    name = os.path.basename(match[1])
+    return Cause(
+        "writes the same temporary file in several workers",
+        f"Two workers used the name {name}: one renamed the file, and the other no longer found it."
+        f" Add the process to the name, as in f'{name}.{{os.getpid()}}', or call"
+        " tempfile.mkstemp(dir=folder). Then each os.replace() installs a complete file",
+        overrides=True,
+        fix="add os.getpid() to the temporary name, or call tempfile.mkstemp(dir=folder)",
+    )
 
 
 def find_stale_lock(outcome: TrialFacts) -> str | None:
@@ -243,7 +229,12 @@ def connection_cause(outcome: TrialFacts, verdict: Verdict) -> Cause | None:
 
 
 def _cause_of(connection: SharedConnection) -> Cause:
-    return _SHARED_CONNECTION._replace(advice=_SHARED_CONNECTION.advice.format(connection.name))
+    return Cause(
+        "uses a connection that was opened before the fork",
+        f"The dataset opened {connection.name} before the workers started, and they all used it, so"
+        " that one may get the answer for another: open it in the worker, on first access",
+        fix="open the connection in the worker, on first access",
+    )
 
 
 def start_cause(outcome: TrialFacts) -> Cause | None:
@@ -256,7 +247,12 @@ def start_cause(outcome: TrialFacts) -> Cause | None:
     if _NOT_IN_MAIN.search(text):
         return _DEFINED_BELOW_GUARD
     if missing := _NO_MODULE.search(text):
-        return _DEFINED_BELOW_GUARD._replace(advice=_IN_NO_MODULE.format(missing[1]))
+        return _DEFINED_BELOW_GUARD._replace(
+            advice=f"A worker that is not forked cannot import {missing[1]}, which defines the"
+            " dataset or something that it needs. Define it in a module that Python can find, or"
+            " set pythonpath in pytest's configuration: with --import-mode=importlib, workers"
+            " cannot import test files"
+        )
     if outcome.deaths:
         return _unpickling_cause(outcome)
     lines = chains.exception_lines(outcome.exception.text)
