@@ -21,14 +21,9 @@ from pytest_dataloader_faults.faults import LockError, has_files
 from pytest_dataloader_faults.outcomes import CheckResult, FaultFacts, Finding, Outcome, Verdict
 from pytest_dataloader_faults.outcomes.agreement import Comparison
 from pytest_dataloader_faults.outcomes.contract import Cause
-from pytest_dataloader_faults.outcomes.judge.causes import (
-    FAILS_INTERMITTENTLY,
-    INTERMITTENT,
-    likely_cause,
-)
+from pytest_dataloader_faults.outcomes.judge.causes import FAILS_INTERMITTENTLY, likely_cause
 from pytest_dataloader_faults.outcomes.judge.hangs import loader_timed_out
 from pytest_dataloader_faults.outcomes.judge.report import comparison_notes, explain
-from pytest_dataloader_faults.outcomes.libraries import add_advice
 from pytest_dataloader_faults.outcomes.repeats import JudgedTrial, deciding_trial
 from pytest_dataloader_faults.outcomes.text import (
     headline,
@@ -151,8 +146,6 @@ def _skipped_result(
 
 
 def _cause(battery: Battery, name: str, trial: JudgedTrial) -> Cause | None:
-    if trial.finding.cause is INTERMITTENT:
-        return add_advice(trial.outcome, INTERMITTENT)
     check, outcome, fault_free = CHECKS[name], trial.outcome, battery.fault_free_run.outcome
     after_one = has_step(check.scenario.processes, ReadSample)
     return likely_cause(outcome, trial.finding, fault_free, CAUSE_RULES, after_one=after_one)

@@ -241,13 +241,7 @@ HINTS = (
         " differ",
         "compare os.path.getsize(path) with math.prod(shape) * dtype.itemsize before mapping",
     ),
-    Hint(
-        "webdataset",
-        _skips_rest_of_archive,
-        (SKIPS,),
-        _CAUGHT_ERROR,
-        _RAISE_ERROR,
-    ),
+    Hint("webdataset", _skips_rest_of_archive, (SKIPS,), _CAUGHT_ERROR, _RAISE_ERROR),
     Hint(
         "webdataset",
         lambda outcome: outcome.fired > 0 and _raises("No samples found in dataset", outcome),

@@ -127,6 +127,8 @@ def _possible_causes(
 ) -> Iterator[Cause | None]:
     """The causes that apply, the most certain first: what files show before what samples show."""
     verdict = finding.verdict
+    if finding.cause is INTERMITTENT:
+        yield finding.cause
     if verdict is not Verdict.NOT_EXERCISED:
         yield sharing.file_cause(outcome, verdict, fault_free)
     if outcome.has_fired(ThreadExhaustion):
