@@ -81,15 +81,12 @@ def find_growth(footprints: Sequence[Footprint]) -> Growth | None:
 
 def is_constant(footprints: Sequence[Footprint]) -> bool:
     """Whether no resource grows, so that more epochs would hardly show a leak."""
-    return all(
-        _is_constant(values, resource.least) for resource, values, _ in _histories(footprints)
-    )
-
-
-def _is_constant(values: Sequence[int], least: float) -> bool:
-    settled = _settled(values)
-    most = _CONSTANT * least * (len(settled) - 1)
-    return len(values) >= _FEWEST_IF_CONSTANT and max(settled) - min(settled) < most
+    for resource, values, _ in _histories(footprints):
+        settled = _settled(values)
+        most = _CONSTANT * resource.least * (len(settled) - 1)
+        if len(values) < _FEWEST_IF_CONSTANT or max(settled) - min(settled) >= most:
+            return False
+    return True
 
 
 def _histories(
