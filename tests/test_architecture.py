@@ -39,8 +39,6 @@ JUDGE = "outcomes.judge"
 READERS = ["open", "os.listdir", "os.readlink", "os.scandir", "glob.glob", "glob.iglob"]
 
 
-IMPORTED_BY_FOLDER = ["_engine.supervisor.answers", "_engine.worker.preparations"]
-"""Packages that import all modules in their folder, by ``import_modules``."""
 STATE = {
     "_engine.loader.client._unreaped": "a supervisor may end after its scope",
     "_engine.system.processes._interrupted": "a signal handler is told nothing but the signal",
@@ -108,9 +106,6 @@ def _module_of(module: str, name: str) -> str:
 def _own_modules(module: str, *, into_functions: bool) -> set[str]:
     """The modules of this package that *module* imports, and the packages they are in."""
     imported = _imported_names(module, into_functions=into_functions)
-    if module in IMPORTED_BY_FOLDER:
-        inside = (each for each in MODULES if each.startswith(f"{module}."))
-        imported = imported.union(f"{NAME}.{each}" for each in inside)
     modules = {each.removeprefix(f"{NAME}.") for each in imported if each.startswith(f"{NAME}.")}
     return modules | {each.rpartition(".")[0] for each in modules} - {""}
 

@@ -25,6 +25,7 @@ MAX_FIRINGS = 200
 """Firings kept in full per fault and worker; beyond, they are only counted."""
 AnyFault = TypeVar("AnyFault", bound=Fault)
 _NOWHERE = Place(0)
+_KNOWN_PATHS = 1 << 12
 
 
 @dataclass(frozen=True)
@@ -160,6 +161,8 @@ class WorkerFaults:
         self.own_folders = plan.own_folders
         self.sees = plan.needs.places
         self.over = bystander
+        self.needs_reads_of = functools.lru_cache(_KNOWN_PATHS)(self._needs_reads_of)
+        """Whether reads of a path must be seen. A dataset reads the same files again and again."""
 
     def counters_of_kind(
         self, kind: type[AnyFault] | tuple[type[AnyFault], ...]
@@ -187,8 +190,7 @@ class WorkerFaults:
         """Whether a fault would be about *path* if the file were not excluded."""
         return any(counter.matches.means(path) for counter in self._concerned)
 
-    def needs_reads_of(self, path: str) -> bool:
-        """Whether reads of *path* must be seen."""
+    def _needs_reads_of(self, path: str) -> bool:
         if self._watch and not is_excluded(path):
             return True
         return self.has_fault_in(path, Place.READ)

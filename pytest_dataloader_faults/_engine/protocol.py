@@ -26,6 +26,7 @@ From a worker        When                                                   Answ
 ``SampleStarted``    a sample starts, if the schedule needs to know         ``Proceed``, (1)
 ``FetchFinished``    the batch was made, failed, or there are no more
 ``WorkerIdle``       the worker failed before its first batch
+``TakesFreeMemory``  it takes the free memory, so that a batch gets its own
 ===================  =====================================================  ==============
 
 ===================  =====================================================
@@ -200,6 +201,12 @@ class WorkerIdle(NamedTuple):
     """The worker will not start a batch."""
 
 
+class TakesFreeMemory(NamedTuple):
+    """Refuse *thread* large allocations until it starts a batch: it keeps what is free from use."""
+
+    thread: int
+
+
 class WorkerArmed(NamedTuple):
     """The process *pid* is followed, from the time *at* on."""
 
@@ -244,7 +251,7 @@ FromLoader: TypeAlias = (
 )
 ToLoader: TypeAlias = Done | Idle | WorkerReports
 OfFetches: TypeAlias = FetchStarted | SampleStarted | FetchFinished | WorkerIdle
-FromWorker: TypeAlias = Hello | OfFetches
+FromWorker: TypeAlias = Hello | OfFetches | TakesFreeMemory
 ToJournal: TypeAlias = WorkerArmed | WorkerReports | FileEvent
 Task: TypeAlias = ExitNow | DieWhileSending | Block
 Message: TypeAlias = FromLoader | ToLoader | FromWorker | Proceed | Task

@@ -82,6 +82,7 @@ def may_be_data(path: str) -> bool:
     return not _is_code(path) and (in_memory or not path.startswith(_SYSTEM))
 
 
+@lru_cache(1 << 12)
 def is_excluded(path: str) -> bool:
     """Whether *path* is a system, package or code file, which no dataset means by its data."""
     in_package = path.startswith(package_folders()) or "/site-packages/" in path

@@ -20,8 +20,8 @@ from pytest_dataloader_faults._engine.protocol import (
     FaultRefused,
     Hello,
     SampleStarted,
+    TakesFreeMemory,
 )
-from pytest_dataloader_faults._engine.worker.preparations.allocations import TakesFreeMemory
 from pytest_dataloader_faults.faults import ReadError, SlowRead
 from pytest_dataloader_faults.faults.base import FiringKind
 from pytest_dataloader_faults.outcomes import FaultFacts, FileCounts, Firing, WorkerFacts

@@ -13,7 +13,7 @@ import pytest
 
 from pytest_dataloader_faults import inject
 from pytest_dataloader_faults._engine.supervisor.answers.memory import end_of_heap
-from pytest_dataloader_faults._engine.worker.preparations.allocations import (
+from pytest_dataloader_faults._engine.worker.allocations import (
     LargeAllocations,
     reserve_memory,
 )

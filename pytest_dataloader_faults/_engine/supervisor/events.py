@@ -16,16 +16,19 @@ from __future__ import annotations
 
 import heapq
 import itertools
+import os
 import select
 import time
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator
-from typing import NamedTuple
+from queue import SimpleQueue
+from typing import NamedTuple, TypeVar, cast
 
 from pytest_dataloader_faults._engine.system.patience import Patience
 from pytest_dataloader_faults._engine.system.processes import LONGEST_WAIT
 
 Action = Callable[[], None]
+_Result = TypeVar("_Result")
 EventHandler = Callable[[int], None]
 """Called with the POLL* flags."""
 
@@ -40,6 +43,31 @@ class Events:
         self._others = select.epoll()
         self._others_fd = self._others.fileno()
         self._poll.register(self._others_fd, select.POLLIN)
+        self._asked: SimpleQueue[Action] = SimpleQueue()
+        self._wake_up = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        self.watch(self._wake_up, self._on_asked)
+
+    def call(self, action: Callable[[], _Result]) -> _Result:
+        """The result of *action*, which the loop calls. For other threads than the loop's."""
+        results: SimpleQueue[tuple[_Result | None, Exception | None]] = SimpleQueue()
+
+        def act() -> None:
+            try:
+                results.put((action(), None))
+            except Exception as error:  # noqa: BLE001  # raised again where it was asked for
+                results.put((None, error))
+
+        self._asked.put(act)
+        os.eventfd_write(self._wake_up, 1)
+        result, error = results.get()
+        if error is not None:
+            raise error
+        return cast("_Result", result)
+
+    def _on_asked(self, _events: int) -> None:
+        os.eventfd_read(self._wake_up)
+        while not self._asked.empty():
+            self._asked.get()()
 
     def watch(self, fd: int, handler: EventHandler) -> None:
         """From now on, call *handler* whenever *fd* can be read, or hangs up."""

@@ -35,7 +35,7 @@ from pytest_dataloader_faults._engine.protocol import (
     ToLoader,
 )
 from pytest_dataloader_faults._engine.supervisor import inherited_files
-from pytest_dataloader_faults._engine.supervisor.answers import HISTORIES, ON_MESSAGE, answer
+from pytest_dataloader_faults._engine.supervisor.answers import answer
 from pytest_dataloader_faults._engine.supervisor.answers.deaths import FetchStart
 from pytest_dataloader_faults._engine.supervisor.answers.services import SupervisorServices
 from pytest_dataloader_faults._engine.supervisor.events import Events
@@ -270,7 +270,6 @@ class Supervisor:
         worker.faults.over |= self._over
         worker.policy.on_fired = self._refusals.start
         worker.originals = self.services.copies.originals
-        worker.histories = {kind: kind() for kind in HISTORIES}
         self.workers.append(worker)
         self._callers.clear()
         if not worker.is_bystander:
@@ -337,8 +336,8 @@ class Supervisor:
                 worker.finish_fetch(message)
             case protocol.WorkerIdle():
                 worker.hung = True
-            case _:
-                ON_MESSAGE[type(message)](worker, message)
+            case protocol.TakesFreeMemory():
+                worker.memory_taker = message.thread
 
     def _start(self, worker: WorkerState, sample: int | None) -> None:
         if not worker.waits:

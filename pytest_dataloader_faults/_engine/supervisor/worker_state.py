@@ -9,39 +9,71 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from types import MappingProxyType
-from typing import Any, NamedTuple, TypeVar, cast
+from typing import Any, NamedTuple
 
 from pytest_dataloader_faults._engine import protocol
 from pytest_dataloader_faults._engine.channel import Channel
 from pytest_dataloader_faults._engine.kernel.caller import PathRequest, Syscall, name_in
 from pytest_dataloader_faults._engine.kernel.identity import Identities
-from pytest_dataloader_faults._engine.kernel.syscalls import Listener
+from pytest_dataloader_faults._engine.kernel.syscalls import Entry, Listener
 from pytest_dataloader_faults._engine.plan import FaultPlan, WorkerFaults
 from pytest_dataloader_faults._engine.policy import FaultPolicy
 from pytest_dataloader_faults._engine.supervisor.events import Action
 from pytest_dataloader_faults._engine.supervisor.leftovers import Leftovers
-from pytest_dataloader_faults._engine.system.proc import file_of, link, link_of
+from pytest_dataloader_faults._engine.system.proc import file_of, has_lock, link, link_of
+from pytest_dataloader_faults.faults.resources import WRITE_LOCKS
 from pytest_dataloader_faults.wire import WorkerFacts
 
 
-class AnswerHistory:
-    """What answers of one kind remember of a worker. Their modules bring subclasses."""
+class WriteLocks:
+    """Which locks one worker, and each process that it started, holds as it writes to a file.
 
-    def start_fetch(self) -> None:
-        """A fetch of the worker starts."""
+    close(2) is not seen, and it releases a lock. So whether a lock is held is looked up in /proc.
+    A request that does not wait fails while another worker holds the lock. A worker that fails to
+    get the lock and writes anyway shows just as well which file the lock protects.
+    """
 
-    def start_sample(self) -> None:
-        """A sample of the worker starts."""
+    def __init__(self) -> None:
+        self._locks: dict[int, str] = {}
+        """The files that may be locked, by descriptor number."""
+        self._unlocked: set[int] = set()
+        self._held: dict[str, frozenset[str]] = {}
 
-    def note_write(self, worker: WorkerState, pid: int, path: str) -> None:
-        """*pid*, the *worker* or a process that it started, is about to write to *path*."""
+    def note_lock(self, number: int, path: str) -> None:
+        """The kernel is about to lock *path* by the descriptor *number*."""
+        self._locks[number] = path
+        self._unlocked.discard(number)
+
+    def note_unlock(self, number: int) -> None:
+        """The kernel is about to unlock the file of the descriptor *number*, or a part of it."""
+        self._unlocked.add(number)
+
+    def note_write(self, pid: int, path: str) -> None:
+        """The process *pid* is about to write to *path*."""
+        locks = self._locks.items()
+        held = frozenset(lock for number, lock in locks if has_lock(number, pid, lock))
+        if any(lock == path and self._is_requested(number, pid) for number, lock in locks):
+            held |= {path}
+        self._held[path] = held & self._held.get(path, held)
+
+    def _is_requested(self, number: int, pid: int) -> bool:
+        try:
+            return number not in self._unlocked and link_of(pid, number) == self._locks[number]
+        except OSError:  # It is closed, or the process is dead.
+            return False
 
     def notes(self) -> dict[str, dict[str, tuple[str, ...]]]:
-        """What ``WorkerFacts.notes`` should contain of it."""
-        return {}
+        """For each written file, the locks that were held during every write, or its own."""
+        by_file = {path: (*sorted(held),) for path, held in self._held.items()}
+        return {WRITE_LOCKS: by_file} if by_file else {}
 
 
-_History = TypeVar("_History", bound=AnswerHistory)
+class RefusedAllocation(NamedTuple):
+    """An allocation of *size* bytes that failed: how often it was started, and its last *step*."""
+
+    size: int
+    starts: int
+    step: str
 
 
 class InheritedFile(NamedTuple):
@@ -111,7 +143,18 @@ class WorkerState:
         self.joins = parent is not None
         self._take_files(parent)
         self.identities = Identities()
-        self.histories: Mapping[type[AnswerHistory], AnswerHistory] = {}
+        self._start_notes()
+
+    def _start_notes(self) -> None:
+        self.write_locks = WriteLocks()
+        self.memory_taker = 0
+        """The thread that gets no memory, because it takes what is free; 0 if there is none."""
+        self.refused_allocations: dict[int, RefusedAllocation] = {}
+        """By thread, the allocation that failed in its last call that gets memory."""
+        self.listings: dict[tuple[int, int], list[Entry]] = {}
+        """The entries of folders that are being listed, by process and descriptor."""
+        self.shared_folders: dict[tuple[int, int], int] = {}
+        """Our own descriptors of such folders, where the worker has a duplicate."""
         self.folder_links: defaultdict[str, set[str]] = defaultdict(set)  # By real paths.
         self.leftovers = Leftovers()
         self.read_paths: set[str] = set()
@@ -143,14 +186,9 @@ class WorkerState:
         """Whether faults can still happen there."""
         return self.policy.armed
 
-    def history(self, kind: type[_History]) -> _History:
-        """What answers of this *kind* remember of the worker."""
-        return cast("_History", self.histories[kind])
-
     def start_fetch(self, fetch: protocol.FetchStarted) -> None:
         """The *fetch* starts."""
-        for history in self.histories.values():
-            history.start_fetch()
+        self.memory_taker = 0
         if fetch.epoch != self.position[0]:
             self.finished, self.ended = 0, False
         self.position = (fetch.epoch, fetch.nth)
@@ -164,8 +202,7 @@ class WorkerState:
         self.sample = start.sample if start.alone else None
         started: AbstractSet[int] = {start.sample} if start.sample is not None else frozenset()
         self.samples = started if start.alone else self.samples | started
-        for history in self.histories.values():
-            history.start_sample()
+        self.refused_allocations.clear()
 
     def note_use(self, request: PathRequest, *, is_there: bool, is_lock: bool) -> None:
         """Note what the worker is about to open: a folder, to read, or to create a file."""
@@ -307,7 +344,7 @@ class WorkerState:
 
     def facts(self, shared: Iterable[str], lengthened: AbstractSet[str]) -> WorkerFacts:
         """What it did; *shared*: what it read by a shared offset; *lengthened*: by any worker."""
-        policy, histories = self.policy, self.histories.values()
+        policy = self.policy
         others: dict[str, Any] = {
             **self.leftovers.facts(),
             **{name: (*sorted(each),) for name, each in self.notes.items()},
@@ -319,7 +356,7 @@ class WorkerState:
             dict(policy.files),
             dict(+policy.unobserved),
             {name: dict(counts) for name, counts in policy.tallies.items()},
-            notes={name: each for history in histories for name, each in history.notes().items()},
+            notes=self.write_locks.notes(),
             shared_offset_files=(*sorted(shared),),
             lengthened_files=(*sorted(lengthened & policy.files.keys()),),
             remaining_locks=(*sorted(filter(os.path.lexists, self._lock_files)),),

@@ -1,4 +1,4 @@
-"""Import the modules of a package, and now what workers would import late.
+"""Import now what workers would import late, and say which library a module is of.
 
 Some facts about late imports. torch imports its nested tensors when a process shares its first
 tensor (``reduce_tensor`` in torch/multiprocessing/reductions.py), and uses ``numpy.random`` when a
@@ -18,12 +18,10 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import pkgutil
 import re
 from collections.abc import Iterable
 from importlib import import_module
 from importlib.metadata import Distribution, distributions
-from types import ModuleType
 
 from pytest_dataloader_faults.outcomes.text import PYTHON
 
@@ -46,12 +44,6 @@ def import_late_modules(names: Iterable[str] = _LATE) -> None:
     for name in names:
         with contextlib.suppress(ImportError):
             import_module(name)
-
-
-def import_modules(package: str, folders: Iterable[str]) -> list[ModuleType]:
-    """The modules in *folders*, the ``__path__`` of *package*, in alphabetical order."""
-    names = sorted(each.name for each in pkgutil.iter_modules(folders))
-    return [import_module(f"{package}.{name}") for name in names]
 
 
 @functools.cache

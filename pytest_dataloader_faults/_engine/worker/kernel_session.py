@@ -25,10 +25,7 @@ from pytest_dataloader_faults._engine.channel import Channel, packed
 from pytest_dataloader_faults._engine.kernel import bpf, linux
 from pytest_dataloader_faults._engine.protocol import Hello, Proceed, WorkerConfig
 from pytest_dataloader_faults._engine.system.proc import inherited_fds, inherited_mappings, is_below
-from pytest_dataloader_faults._engine.worker.preparations import (
-    preparations_for,
-    reserve_for,
-)
+from pytest_dataloader_faults._engine.worker.allocations import LargeAllocations, reserve_memory
 from pytest_dataloader_faults._engine.worker.session import WorkerSession, apply_orders
 from pytest_dataloader_faults.faults.base import Place
 from pytest_dataloader_faults.faults.globs import GlobMatcher
@@ -85,8 +82,9 @@ def arm_kernel_session(
 
 def _session(channel: Channel, config: WorkerConfig, worker: int | None) -> WorkerSession:
     needs = config.plan.needs
-    preparations = () if worker is None else preparations_for(needs)
-    return WorkerSession(channel, waits=needs.fetches, preparations=preparations)
+    has_limits = needs.memory and worker is not None
+    allocations = LargeAllocations(needs.memory) if has_limits else None
+    return WorkerSession(channel, waits=needs.fetches, allocations=allocations)
 
 
 def _hand_over(config: WorkerConfig, hello: Hello, attached: list[int]) -> None:
@@ -96,7 +94,8 @@ def _hand_over(config: WorkerConfig, hello: Hello, attached: list[int]) -> None:
     program = bpf.program(linux.SYSCALLS[linux.MACHINE], linux.ARCHITECTURES[linux.MACHINE], needs)
     door = config.door.channel
     with packed(hello, attached) as (packet, descriptors):
-        reserve_for(needs)
+        if needs.memory:  # Each allocation that needs a call would wait.
+            reserve_memory()
         with _pause_collection():
             listener, _ = linux.filter_and_send(
                 program, config.supervisor, door.connection, packet, descriptors

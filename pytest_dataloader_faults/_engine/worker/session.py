@@ -13,14 +13,13 @@ from __future__ import annotations
 import os
 import sys
 import threading
-from collections.abc import Sequence
 from multiprocessing.connection import Connection
 from typing import Any
 
 from pytest_dataloader_faults._engine import protocol
 from pytest_dataloader_faults._engine.channel import Channel
+from pytest_dataloader_faults._engine.worker.allocations import LargeAllocations
 from pytest_dataloader_faults._engine.worker.fetch_hooks import FetchListener
-from pytest_dataloader_faults._engine.worker.preparations import Preparation
 from pytest_dataloader_faults.outcomes.libraries import SETTINGS
 
 
@@ -28,12 +27,12 @@ class WorkerSession(FetchListener):
     """This process, with faults."""
 
     def __init__(
-        self, channel: Channel, *, waits: bool, preparations: Sequence[Preparation] = ()
+        self, channel: Channel, *, waits: bool, allocations: LargeAllocations | None = None
     ) -> None:
-        """*preparations*: what faults need before each batch."""
+        """*allocations*: what makes allocations reach the kernel, if one may fail."""
         self._channel = channel
         self._waits = waits
-        self._preparations = preparations
+        self._allocations = allocations
         self._process = os.getpid()
         self._epoch = self._fetch = 0
 
@@ -45,8 +44,8 @@ class WorkerSession(FetchListener):
     def begin(self) -> None:
         """A fetch starts."""
         self._fetch += 1
-        for each in self._preparations if self._is_here else ():
-            each.prepare(self._send)
+        if self._allocations and self._is_here:
+            self._allocations.prepare(self._send)
         feeders = [each.native_id for each in queue_threads() if each.native_id is not None]
         self._send(protocol.FetchStarted(self._epoch, self._fetch, feeders))
         self._wait_to_proceed()
@@ -90,10 +89,9 @@ class WorkerSession(FetchListener):
 
     def _proceed(self, orders: protocol.Proceed, descriptors: list[int]) -> None:
         apply_orders(orders, descriptors)
-        if orders.over or not orders.armed:
-            for each in self._preparations:
-                each.end()
-            self._preparations = ()
+        if self._allocations and (orders.over or not orders.armed):
+            self._allocations.end()
+            self._allocations = None
 
 
 def queue_threads() -> list[threading.Thread]:

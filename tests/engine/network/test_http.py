@@ -40,8 +40,9 @@ def _split(pieces, *, nth=1, may_answer=True, faults=None):
     """What the server gets, what the client gets, and what was not observed."""
     plan = FaultPlan(faults or (HttpError(nth=nth, times=1),))
     policy = FaultPolicy(WorkerFaults(plan, 0), 0, 1)
-    requests = HttpRequests.of(policy, Operation("recv", PEER))
-    parts = [part for piece in pieces for part in requests.split(piece, lambda: may_answer)]
+    requests = HttpRequests.of(policy, Operation("recv", PEER), lambda action: action())
+    arriving = iter(pieces)
+    parts = list(requests.split(lambda: next(arriving, b""), lambda: may_answer))
     answers = [part for part in parts if isinstance(part, Answer)]
     passed = b"".join(part for part in parts if not isinstance(part, Answer))
     return passed, answers, dict(policy.unobserved)
@@ -121,7 +122,7 @@ def test_pipelined_request_passes():
 
 def test_only_connections_of_the_fault_are_read():
     policy = FaultPolicy(WorkerFaults(FaultPlan((HttpError("tcp://[:]*"),)), 0), 0, 1)
-    assert HttpRequests.of(policy, Operation("recv", PEER)) is None
+    assert HttpRequests.of(policy, Operation("recv", PEER), None) is None
 
 
 class _Counting(http.server.BaseHTTPRequestHandler):

@@ -9,15 +9,18 @@ first. After ``CONNECT`` and ``Upgrade``, a connection carries another protocol.
 from __future__ import annotations
 
 import html
+import itertools
 import re
 import sys
 import zlib
 from collections.abc import Callable, Iterator
-from typing import NamedTuple
+from functools import partial
+from typing import Any, NamedTuple, TypeAlias
 
 from pytest_dataloader_faults._engine.policy import FaultPolicy, Operation
 from pytest_dataloader_faults.faults.connections import TLS_CONNECTION, HttpError
 
+_Ask: TypeAlias = Callable[[Callable[[], Any]], Any]
 _METHODS = tuple(
     f"{name} ".encode()
     for name in "GET HEAD POST PUT DELETE CONNECT OPTIONS TRACE PATCH PROPFIND".split()
@@ -51,109 +54,125 @@ class Answer(NamedTuple):
     closes: bool
 
 
+class _Source:
+    """What *receive* returns, with a look ahead; it returns nothing at the end."""
+
+    def __init__(self, receive: Callable[[], bytes]) -> None:
+        self.data = b""
+        """What was received, and not taken."""
+        self._receive = receive
+
+    def extend(self) -> bool:
+        """Receive more; False at the end."""
+        more = self._receive()
+        self.data += more
+        return bool(more)
+
+    def take(self, count: int) -> bytes:
+        """Up to *count* bytes of what was received."""
+        taken, self.data = self.data[:count], self.data[count:]
+        return taken
+
+    def parts(self, count: int) -> Iterator[bytes]:
+        """The next *count* bytes, as they arrive."""
+        while count and (self.data or self.extend()):
+            part = self.take(count)
+            count -= len(part)
+            yield part
+
+    def line(self) -> bytes:
+        """The next line, or what there is of it at the end."""
+        while b"\n" not in self.data and self.extend():
+            pass
+        return self.take(self.data.find(b"\n") + 1 or len(self.data))
+
+
 class HttpRequests:
     """What a worker sends to a server: the requests that pass, and the answers to the others."""
 
-    def __init__(self, policy: FaultPolicy, operation: Operation) -> None:
+    def __init__(self, policy: FaultPolicy, operation: Operation, ask: _Ask) -> None:
+        """*ask* returns the result of a function that uses *policy*."""
         self.has_passed = False
         """Whether the server has received anything."""
-        self._policy = policy
-        self._operation = operation
-        self._held = b""
-        """The beginning of a request, which is not passed before its head is complete."""
-        self._body: _Body | None = None
-        self._answer: Answer | None = None
-        """For the request whose body is being received."""
+        self._policy, self._operation, self._ask = policy, operation, ask
         self._is_over = False
         """Whether the connection carries something else by now."""
 
     @classmethod
-    def of(cls, policy: FaultPolicy, operation: Operation) -> HttpRequests | None:
-        """Those of one connection; None if no fault is about them."""
+    def of(cls, policy: FaultPolicy, operation: Operation, ask: _Ask) -> HttpRequests | None:
+        """The requests of one connection; None if no fault is about them."""
         counters = policy.faults.counters_for_path(HttpError, operation.path)
-        return cls(policy, operation) if any(True for _ in counters) else None
+        return cls(policy, operation, ask) if any(True for _ in counters) else None
 
     def expect_others(self) -> None:
-        """The server has sent something before any request."""
+        """The server has sent something. If that is before any request, none follows."""
         if not (self.has_passed or self._is_over):
             self._stop_parsing(_OTHER_PROTOCOL)
 
-    def rest(self) -> bytes:
-        """What is held at the end of the connection."""
-        held, self._held = self._held, b""
-        return held
+    def split(
+        self, receive: Callable[[], bytes], may_answer: Callable[[], bool]
+    ) -> Iterator[bytes | Answer]:
+        """The parts of what *receive* returns that the server should get, and answers, in order.
 
-    def split(self, data: bytes, may_answer: Callable[[], bool]) -> Iterator[bytes | Answer]:
-        """The parts of *data* that the server should receive, and answers, in order.
-
-        *may_answer*: whether the client would take an answer for that of its latest request.
+        *may_answer*: whether the client would read an answer as the response to its latest request.
         """
-        data = self.rest() + data
-        while data and not self._is_over:
-            if self._body is None:
-                end = self._find_end_of_head(data)
-                if end is None:
-                    self._held, data = (b"", data) if self._is_over else (data, b"")
-                    continue
-                self._begin(data[:end], may_answer)
-                passed = end
-            else:
-                passed = self._body.take(data)
-            if self._answer is None:
-                self.has_passed = True
-                yield data[:passed]
-            data = data[passed:]
-            if self._body is not None and self._body.is_over:
-                yield from self._end()
-        if data:
+        source = _Source(receive)
+        while head := self._read_head(source):
+            request = _Request.parse(head)
+            error = self._ask(partial(self._decide, may_answer))
+            # With that field, the client waits before it sends the body.
+            waits = error is not None and "expect" in request.fields
+            for part in itertools.chain([head], () if waits else request.read_body(source)):
+                if error is None:
+                    self.has_passed = True
+                    yield part
+            if error is not None:
+                yield _make_answer(request, *error)
+            elif request.changes_protocol:
+                break
+        else:
+            if source.data and not self._is_over:  # The beginning of a request, at most.
+                self._ask(partial(self._stop_parsing, _OTHER_PROTOCOL))
+        while source.data or source.extend():
             self.has_passed = True
-            yield data
+            yield source.take(len(source.data))
+
+    def _read_head(self, source: _Source) -> bytes:
+        """The head of the next request; nothing if there is none."""
+        end = self._find_end_of_head(source.data)
+        while end is None and not self._is_over and source.extend():
+            end = self._find_end_of_head(source.data)
+        return b"" if end is None else source.take(end)
 
     def _find_end_of_head(self, data: bytes) -> int | None:
-        """Where the head of a request ends; None if it is incomplete, or if it is none."""
+        """The end of the request's head; None if it is incomplete or not HTTP."""
         empty_lines = _EMPTY_LINES.match(data)
         assert empty_lines is not None
         text = data[empty_lines.end() :]
+        if self._is_over:
+            return None
         if not any(text.startswith(each[: len(text)]) for each in _METHODS):
             is_tls = text.startswith(_TLS_HANDSHAKE)
-            self._stop_parsing(TLS_CONNECTION if is_tls else _OTHER_PROTOCOL)
+            self._ask(partial(self._stop_parsing, TLS_CONNECTION if is_tls else _OTHER_PROTOCOL))
             return None
         line, newline, _ = text.partition(b"\n")
         end = _END_OF_HEAD.search(text)
         is_request = _REQUEST_LINE.fullmatch(line.rstrip(b"\r")) if newline else True
         if not is_request or (end is None and len(text) > _LONGEST_HEAD):
-            self._stop_parsing(_OTHER_PROTOCOL)
+            self._ask(partial(self._stop_parsing, _OTHER_PROTOCOL))
             return None
         return empty_lines.end() + end.end() if end else None
 
-    def _begin(self, head: bytes, may_answer: Callable[[], bool]) -> None:
-        request = _Request.parse(head)
-        self._body = _Body(request)
-        if not may_answer():
-            self._policy.unobserved[_PIPELINED] += self._is_concerned()
-        elif error := self._fire():
-            self._answer = _make_answer(request, *error)
-            if request.fields.get("expect"):  # The client waits before it sends the body.
-                self._body.is_over = True
-                return
-        if self._answer is None and request.changes_protocol:
-            self._is_over = True
-
-    def _end(self) -> Iterator[Answer]:
-        answer, self._answer, self._body = self._answer, None, None
-        if answer is not None:
-            yield answer
-
-    def _is_concerned(self) -> bool:
-        counters = self._policy.faults.counters_for_path(HttpError, self._operation.path)
-        return self._policy.armed and any(True for _ in counters)
-
-    def _fire(self) -> tuple[HttpError, int] | None:
+    def _decide(self, may_answer: Callable[[], bool]) -> tuple[HttpError, int] | None:
         """The fault that is due for a request, and the number of the request."""
         policy = self._policy
         if not policy.armed:
             return None
-        for counter in policy.faults.counters_for_path(HttpError, self._operation.path):
+        counters = [*policy.faults.counters_for_path(HttpError, self._operation.path)]
+        if not may_answer():
+            policy.unobserved[_PIPELINED] += bool(counters)
+            return None
+        for counter in counters:
             if counter.reach():
                 policy.fire(counter, *self._operation)
                 return counter.fault, counter.matched
@@ -161,7 +180,9 @@ class HttpRequests:
 
     def _stop_parsing(self, why: str) -> None:
         self._is_over = True
-        self._policy.unobserved[why] += self._is_concerned()
+        if self._policy.armed:
+            counters = self._policy.faults.counters_for_path(HttpError, self._operation.path)
+            self._policy.unobserved[why] += any(True for _ in counters)
 
 
 class _Request(NamedTuple):
@@ -181,16 +202,13 @@ class _Request(NamedTuple):
         fields = {name.strip().lower(): value.strip() for name, _, value in pairs}
         return cls(method, target, version.endswith("1.0"), fields)
 
-    @property
-    def is_chunked(self) -> bool:
-        """Whether its body is a row of chunks."""
-        return "chunked" in self.fields.get("transfer-encoding", "").lower()
-
-    @property
-    def length(self) -> int:
-        """The number of bytes of a body that is not chunked."""
-        text = self.fields.get("content-length", "")
-        return int(text) if text.isdecimal() else 0
+    def read_body(self, source: _Source) -> Iterator[bytes]:
+        """The body, as it arrives."""
+        length = self.fields.get("content-length", "")
+        if "chunked" in self.fields.get("transfer-encoding", "").lower():
+            yield from _read_chunks(source)
+        elif length.isdecimal():
+            yield from source.parts(int(length))
 
     @property
     def changes_protocol(self) -> bool:
@@ -205,42 +223,18 @@ class _Request(NamedTuple):
         return not is_kept or "expect" in self.fields
 
 
-class _Body:
-    """Finds the end of the body of *request*."""
-
-    def __init__(self, request: _Request) -> None:
-        self._is_chunked = request.is_chunked
-        self._remaining = 0 if self._is_chunked else request.length
-        self._line = b""
-        self._is_after_chunks = False
-        self.is_over = not (self._is_chunked or self._remaining)
-
-    def take(self, data: bytes) -> int:
-        """How many bytes of *data* belong to it."""
-        taken = 0
-        while taken < len(data) and not self.is_over:
-            if self._remaining:
-                count = min(self._remaining, len(data) - taken)
-                self._remaining -= count
-                taken += count
-                self.is_over = not (self._is_chunked or self._remaining)
-            else:
-                newline = data.find(b"\n", taken)
-                end = newline + 1 or len(data)
-                self._line += data[taken:end]
-                taken = end
-                if newline >= 0:
-                    self._end_line(self._line.strip())
-                    self._line = b""
-        return taken
-
-    def _end_line(self, line: bytes) -> None:
-        """A line between chunks: the size of the next one, or empty after one, or a trailer."""
-        if self._is_after_chunks:
-            self.is_over = not line
-        elif line:
-            self._remaining = _parse_size(line.partition(b";")[0].strip())
-            self._is_after_chunks = not self._remaining
+def _read_chunks(source: _Source) -> Iterator[bytes]:
+    """Chunks, each after a line with its size, up to one without bytes, and the trailer."""
+    size = None
+    while size != 0 and (line := source.line()):
+        yield line
+        if line.strip():  # It is empty after a chunk.
+            size = _parse_size(line.partition(b";")[0].strip())
+            yield from source.parts(size)
+    while line := source.line():
+        yield line
+        if not line.strip():
+            return
 
 
 def _parse_size(text: bytes) -> int:

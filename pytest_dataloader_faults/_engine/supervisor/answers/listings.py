@@ -14,7 +14,6 @@ import os
 import random
 from collections.abc import Iterator
 
-from pytest_dataloader_faults._engine.calls import Role
 from pytest_dataloader_faults._engine.file_copies import FileCopies
 from pytest_dataloader_faults._engine.kernel import caller
 from pytest_dataloader_faults._engine.kernel.caller import Syscall
@@ -28,12 +27,9 @@ from pytest_dataloader_faults._engine.kernel.syscalls import (
 )
 from pytest_dataloader_faults._engine.plan import FaultCounter
 from pytest_dataloader_faults._engine.policy import Operation
-from pytest_dataloader_faults._engine.supervisor.answers.services import (
-    CallAnswer,
-    SupervisorServices,
-)
+from pytest_dataloader_faults._engine.supervisor.answers.services import SupervisorServices
 from pytest_dataloader_faults._engine.supervisor.answers.stray_entries import add_entries
-from pytest_dataloader_faults._engine.supervisor.worker_state import AnswerHistory, WorkerState
+from pytest_dataloader_faults._engine.supervisor.worker_state import WorkerState
 from pytest_dataloader_faults._engine.system import proc
 from pytest_dataloader_faults.faults import (
     ListingError,
@@ -43,28 +39,6 @@ from pytest_dataloader_faults.faults import (
 )
 
 _DOTS = (b".", b"..")
-
-
-class _Listings(AnswerHistory):
-    """*entries*: those of folders that are being listed, by process and descriptor.
-
-    *shared*: our own descriptors of folders, where the worker has a duplicate.
-    """
-
-    def __init__(self) -> None:
-        self.entries: dict[tuple[int, int], list[Entry]] = {}
-        self.shared: dict[tuple[int, int], int] = {}
-
-    def forget(self, key: tuple[int, int]) -> None:
-        """Another listing starts."""
-        self.entries.pop(key, None)
-        if (folder := self.shared.pop(key, None)) is not None:
-            os.close(folder)
-
-    def forget_ended_processes(self) -> None:
-        """A dataset may have a program list a folder for each sample."""
-        for key in [key for key in self.shared if proc.is_dead(key[0])]:
-            self.forget(key)
 
 
 def on_list(worker: WorkerState, call: Syscall, services: SupervisorServices) -> bool:
@@ -78,9 +52,8 @@ def on_list(worker: WorkerState, call: Syscall, services: SupervisorServices) ->
         path = worker.link_at(call.pid, number)
     except OSError:  # No descriptor: the kernel refuses it.
         return False
-    listings = worker.history(_Listings)
     if is_first:
-        listings.forget((call.pid, number))
+        _forget(worker, (call.pid, number))
         if worker.policy.is_exempt(path):
             return False
         operation = Operation(call.name, path, call.pid)
@@ -89,7 +62,7 @@ def on_list(worker: WorkerState, call: Syscall, services: SupervisorServices) ->
             worker.listener.fail(call, fault.errno)
             return True
         _begin(worker, call, operation, services.copies)
-    entries = listings.entries.get((call.pid, number))
+    entries = worker.listings.get((call.pid, number))
     if entries is not None:
         _return_entries(worker, call, entries)
     return entries is not None
@@ -117,7 +90,7 @@ def _begin(worker: WorkerState, call: Syscall, operation: Operation, copies: Fil
             worker.policy.fire(counter, *operation)
             changed = reordered
     if changed != entries:
-        worker.history(_Listings).entries[call.pid, number] = changed
+        worker.listings[call.pid, number] = changed
 
 
 def _remove_hidden(
@@ -168,14 +141,22 @@ def _duplicate(worker: WorkerState, call: Syscall) -> int:
     number = caller.to_signed(call.arguments[0])
     with contextlib.suppress(PermissionError):
         return caller.duplicate(call.pid, number)
-    key, listings = (call.pid, number), worker.history(_Listings)
-    if key not in listings.shared:
-        listings.forget_ended_processes()
-        folder = caller.reopen_at_offset(call.pid, number)
-        listings.shared[key] = folder
+    key, shared = (call.pid, number), worker.shared_folders
+    if key not in shared:
+        for other in filter(_has_ended, list(shared)):
+            _forget(worker, other)
+        shared[key] = folder = caller.reopen_at_offset(call.pid, number)
         worker.listener.replace_fd(call, folder, number)
-    return os.dup(listings.shared[key])
+    return os.dup(shared[key])
 
 
-HISTORY = _Listings
-ANSWERS: dict[Role, CallAnswer] = {Role.LISTS: on_list}
+def _forget(worker: WorkerState, key: tuple[int, int]) -> None:
+    """Another listing starts, or there is none any more."""
+    worker.listings.pop(key, None)
+    if (folder := worker.shared_folders.pop(key, None)) is not None:
+        os.close(folder)
+
+
+def _has_ended(key: tuple[int, int]) -> bool:
+    """Whether the process has. A dataset may have a program list a folder for each sample."""
+    return proc.is_dead(key[0])

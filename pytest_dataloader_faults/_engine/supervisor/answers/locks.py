@@ -26,11 +26,10 @@ from pytest_dataloader_faults._engine.plan import FaultCounter
 from pytest_dataloader_faults._engine.policy import FaultPolicy, Operation
 from pytest_dataloader_faults._engine.supervisor.answers.services import SupervisorServices
 from pytest_dataloader_faults._engine.supervisor.events import Action
-from pytest_dataloader_faults._engine.supervisor.worker_state import AnswerHistory, WorkerState
-from pytest_dataloader_faults._engine.system.proc import has_lock, has_signal_to_handle, link_of
+from pytest_dataloader_faults._engine.supervisor.worker_state import WorkerState
+from pytest_dataloader_faults._engine.system.proc import has_signal_to_handle
 from pytest_dataloader_faults.faults import LockError
 from pytest_dataloader_faults.faults.base import Place
-from pytest_dataloader_faults.faults.resources import WRITE_LOCKS
 
 _OF_DESCRIPTION = (linux.F_OFD_SETLK, linux.F_OFD_SETLKW)
 _WAITING = (linux.F_SETLKW, linux.F_OFD_SETLKW)
@@ -41,56 +40,15 @@ _LOOK_EVERY = 0.05
 """Seconds between two looks for a signal."""
 
 
-class _WriteLocks(AnswerHistory):
-    """Which locks one worker, and each process that it started, holds as it writes to a file.
-
-    close(2) is not seen, and it releases a lock. So whether a lock is held is looked up in /proc.
-    A request that does not wait fails while another worker holds the lock. To write to that very
-    file all the same shows that the lock protects it, as much as to hold the lock does.
-    """
-
-    def __init__(self) -> None:
-        self._locks: dict[int, str] = {}
-        """The files that may be locked, by descriptor number."""
-        self._unlocked: set[int] = set()
-        self._held: dict[str, frozenset[str]] = {}
-
-    def note_lock(self, number: int, path: str) -> None:
-        """The kernel is about to lock *path* by the descriptor *number*."""
-        self._locks[number] = path
-        self._unlocked.discard(number)
-
-    def note_unlock(self, number: int) -> None:
-        """The kernel is about to unlock the file of the descriptor *number*, or a part of it."""
-        self._unlocked.add(number)
-
-    def note_write(self, worker: WorkerState, pid: int, path: str) -> None:
-        if Place.LOCK in worker.faults.sees:
-            locks = self._locks.items()
-            held = frozenset(lock for number, lock in locks if has_lock(number, pid, lock))
-            if any(lock == path and self._is_requested(number, pid) for number, lock in locks):
-                held |= {path}
-            self._held[path] = held & self._held.get(path, held)
-
-    def _is_requested(self, number: int, pid: int) -> bool:
-        try:
-            return number not in self._unlocked and link_of(pid, number) == self._locks[number]
-        except OSError:  # It is closed, or the process is dead.
-            return False
-
-    def notes(self) -> dict[str, dict[str, tuple[str, ...]]]:
-        """For each written file, the locks that were held during every write, or its own."""
-        by_file = {path: (*sorted(held),) for path, held in self._held.items()}
-        return {WRITE_LOCKS: by_file} if by_file else {}
-
-
-def is_lock(call: Syscall) -> bool:
+def _is_lock(call: Syscall) -> bool:
     """Whether *call* locks or unlocks a file."""
     return call.name == "flock" or (call.name == "fcntl" and _command(call) in _COMMANDS)
 
 
 def on_lock(worker: WorkerState, call: Syscall, services: SupervisorServices) -> bool:
-    """Answer *call*, which locks or unlocks a file, as its faults demand; False if it has none."""
+    """Answer *call* as its faults demand, if it locks or unlocks a file; False if it has none."""
+    if not _is_lock(call):
+        return False
     number = to_signed(call.arguments[0])
     if call.name == "flock" or _command(call) in _OF_DESCRIPTION:
         worker.close_inherited(number)
@@ -98,9 +56,9 @@ def on_lock(worker: WorkerState, call: Syscall, services: SupervisorServices) ->
         return False
     path = _locked_path(worker, call, number)
     if path is None:
-        worker.history(_WriteLocks).note_unlock(number)
+        worker.write_locks.note_unlock(number)
         return False
-    note_lock = functools.partial(worker.history(_WriteLocks).note_lock, number, path)
+    note_lock = functools.partial(worker.write_locks.note_lock, number, path)
     counter = _fire_due(worker.policy, Operation(call.name, path, call.pid))
     if counter is None:
         note_lock()
@@ -194,7 +152,3 @@ def _hold(
             services.timers.after(_LOOK_EVERY, interrupt)
 
     services.timers.after(_LOOK_EVERY, interrupt)
-
-
-ANSWERS_ALONE = is_lock, on_lock
-HISTORY = _WriteLocks

@@ -15,16 +15,16 @@ package's. malloc(3) adds a header to an allocation, so 1 MiB of data is never e
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 from pytest_dataloader_faults._engine.calls import Role
 from pytest_dataloader_faults._engine.kernel import linux
 from pytest_dataloader_faults._engine.kernel.caller import Syscall
 from pytest_dataloader_faults._engine.plan import FaultCounter
 from pytest_dataloader_faults._engine.supervisor.answers.services import SupervisorServices
-from pytest_dataloader_faults._engine.supervisor.worker_state import AnswerHistory, WorkerState
+from pytest_dataloader_faults._engine.supervisor.worker_state import (
+    RefusedAllocation,
+    WorkerState,
+)
 from pytest_dataloader_faults._engine.system.proc import mappings
-from pytest_dataloader_faults._engine.worker.preparations.allocations import TakesFreeMemory
 from pytest_dataloader_faults.faults import MemoryExhaustion
 from pytest_dataloader_faults.outcomes.text import format_size
 
@@ -44,36 +44,6 @@ _FALLBACKS = {
 """What the C library tries after each call that failed."""
 
 
-class _RefusedAllocation(NamedTuple):
-    """An allocation of *size* bytes that failed: how often it was started, and its last *step*."""
-
-    size: int
-    starts: int
-    step: str
-
-
-class _Refusals(AnswerHistory):
-    """Which memory a worker did not get.
-
-    *thread*: the one that gets none because it takes what is free; 0 if there is none.
-    *allocations*: by thread, the one that failed in its last call that gets memory.
-    """
-
-    def __init__(self) -> None:
-        self.thread = 0
-        self.allocations: dict[int, _RefusedAllocation] = {}
-
-    def start_fetch(self) -> None:
-        self.thread = 0
-
-    def start_sample(self) -> None:
-        self.allocations.clear()
-
-
-def _on_free_memory(worker: WorkerState, message: TakesFreeMemory) -> None:
-    worker.history(_Refusals).thread = message.thread
-
-
 def is_allocation(call: Syscall) -> bool:
     """Whether *call* gets memory that no file backs."""
     if call.name == "mmap":
@@ -84,7 +54,7 @@ def is_allocation(call: Syscall) -> bool:
 def on_allocation(worker: WorkerState, call: Syscall, _: SupervisorServices) -> bool:
     """Let *call* fail if a fault demands it; False if the kernel should execute it."""
     refused = _refused_start(worker, call) or _refused_fallback(worker, call)
-    allocations = worker.history(_Refusals).allocations
+    allocations = worker.refused_allocations
     if refused is None:
         allocations.pop(call.pid, None)
         return False
@@ -96,32 +66,32 @@ def on_allocation(worker: WorkerState, call: Syscall, _: SupervisorServices) -> 
     return True
 
 
-def _refused_start(worker: WorkerState, call: Syscall) -> _RefusedAllocation | None:
+def _refused_start(worker: WorkerState, call: Syscall) -> RefusedAllocation | None:
     """The allocation that *call* starts, if it is to fail."""
     size = _size(call)
-    earlier = worker.history(_Refusals).allocations.get(call.pid)
+    earlier = worker.refused_allocations.get(call.pid)
     if not size or (earlier and _step(call, earlier) in _FALLBACKS[earlier.step]):
         return None
     if earlier and earlier.size == size and earlier.starts < _MOST_STARTS:
-        return _RefusedAllocation(size, earlier.starts + 1, "mmap")
-    if call.pid != worker.history(_Refusals).thread:
+        return RefusedAllocation(size, earlier.starts + 1, "mmap")
+    if call.pid != worker.memory_taker:
         counter = _due_counter(worker, call, size)
         if counter is None:
             return None
         worker.policy.fire(counter, f"{call.name} of {format_size(size)}", pid=call.pid)
-    return _RefusedAllocation(size, 1, "mmap")
+    return RefusedAllocation(size, 1, "mmap")
 
 
-def _refused_fallback(worker: WorkerState, call: Syscall) -> _RefusedAllocation | None:
+def _refused_fallback(worker: WorkerState, call: Syscall) -> RefusedAllocation | None:
     """The allocation that failed before and that *call* tries in another way."""
-    earlier = worker.history(_Refusals).allocations.get(call.pid)
+    earlier = worker.refused_allocations.get(call.pid)
     if earlier is None or (call.name == "brk" and call.arguments[0] <= end_of_heap(call.pid)):
         return None
     step = _step(call, earlier)
     return earlier._replace(step=step) if step in _FALLBACKS[earlier.step] else None
 
 
-def _step(call: Syscall, earlier: _RefusedAllocation) -> str:
+def _step(call: Syscall, earlier: RefusedAllocation) -> str:
     """What *call* would be after the last step of the *earlier* allocation."""
     if call.name != "mmap":
         return call.name
@@ -163,8 +133,3 @@ def end_of_heap(pid: int) -> int:
         elif end:  # The kernel may list it in several parts.
             break
     return end
-
-
-ANSWERS_ALONE = is_allocation, on_allocation
-HISTORY = _Refusals
-ON_MESSAGE = {TakesFreeMemory: _on_free_memory}

@@ -10,6 +10,9 @@ connect(2) is answered once the peer has accepted, even if the socket must not b
 is not connected cannot be made to look like one that is about to be. The worker's own limit does
 not hold meanwhile. So if the peer is slow, the worker makes the connection itself, and no fault
 happens on it. getpeername(2) shows the loopback address.
+
+Each direction of a connection has a thread, which blocks. Whatever it must know or count, it has
+the supervisor's loop look up or count, which alone uses what is known of a worker.
 """
 
 from __future__ import annotations
@@ -19,140 +22,52 @@ import errno
 import select
 import socket
 import struct
-from typing import Protocol
+import threading
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import NamedTuple, TypeVar
 
-from pytest_dataloader_faults._engine.calls import Role
 from pytest_dataloader_faults._engine.kernel import sockets
 from pytest_dataloader_faults._engine.kernel.caller import Syscall
 from pytest_dataloader_faults._engine.kernel.identity import INVISIBLE
-from pytest_dataloader_faults._engine.policy import Delay, Fail, Hang, Operation
-from pytest_dataloader_faults._engine.policy.network import (
-    CONNECT,
-    CutOff,
-    answer_actions,
-    answer_cut_off,
-    connect_actions,
-)
+from pytest_dataloader_faults._engine.policy import Actions, Delay, Hang, Operation
 from pytest_dataloader_faults._engine.supervisor.answers.http import Answer, HttpRequests
-from pytest_dataloader_faults._engine.supervisor.answers.services import (
-    CallAnswer,
-    SupervisorServices,
-)
-from pytest_dataloader_faults._engine.supervisor.events import DeathScheduler, EventHandler, Timers
+from pytest_dataloader_faults._engine.supervisor.answers.services import SupervisorServices
 from pytest_dataloader_faults._engine.supervisor.worker_state import WorkerState
+from pytest_dataloader_faults.faults import ConnectError, ConnectionClosed, ConnectionReset
 from pytest_dataloader_faults.faults.base import ANSWER, Place
 from pytest_dataloader_faults.faults.connections import UNLIMITED_WAITS
 
-_AT_ONCE = 4
-"""The number of sockets that are served before the calls of workers are checked again."""
 _PATIENCE = 5.0
 _ACCEPTED_WITHIN = 0.1
 """Seconds. A server that is there accepts at once, by its kernel, and limits are longer."""
 _LATE = "connect to a server that did not accept at once"
+_Result = TypeVar("_Result")
 
 
-class Relay:
-    """The connections of all workers. ``on_error`` gets what kept one from being made."""
-
-    def __init__(self, services: SupervisorServices) -> None:
-        self.timers = services.timers
-        self.deaths = services.deaths
-        self._events = services.events
-        self._on_error = services.on_error
-        self._ready: select.epoll | None = None
-        self._handlers: dict[int, tuple[WorkerState, EventHandler]] = {}
-
-    def connect(self, worker: WorkerState, call: Syscall, peer: sockets.Peer) -> None:
-        """Connect the worker's socket to *peer* by way of this process, and answer *call*."""
-        connection = sockets.duplicate_socket(call)
-        far = socket.socket(peer.family, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
-
-        def connected(_events: int) -> None:
-            self.timers.cancel(limit)
-            self.watch(worker, far, 0, connected)
-            try:
-                self._join(worker, call, peer, connection, far)
-            except Exception as error:  # noqa: BLE001  # whatever it is, it must be reported
-                far.close()
-                self._on_error(worker, call, error)
-            finally:
-                connection.close()
-
-        def give_up_waiting() -> None:
-            if HttpRequests.of(worker.policy, Operation(ANSWER, peer.path)):
-                connected(0)  # The server is not needed for an answer, and may still accept.
-            elif not _can_be_written(far):  # Or it is connected, but not handled yet.
-                self.watch(worker, far, 0, connected)
-                worker.policy.unobserved[_LATE] += 1
-                worker.listener.continue_syscall(call)
-                connection.close()
-                far.close()
-
-        number = far.connect_ex(peer.address)
-        if number in (0, errno.EINPROGRESS):
-            self.watch(worker, far, select.EPOLLOUT, connected)
-            limit = self.timers.after(_ACCEPTED_WITHIN, give_up_waiting)
-        else:
-            worker.listener.fail(call, number)
-            connection.close()
-            far.close()
-
-    def watch(
-        self, worker: WorkerState, connection: socket.socket, events: int, handler: EventHandler
-    ) -> None:
-        """From now on, call *handler* at these *events* alone; 0: at none."""
-        fd = connection.fileno()
-        is_known = self._handlers.pop(fd, None) is not None
-        if self._ready is None:
-            self._ready = select.epoll()
-            self._events.watch(self._ready.fileno(), self._on_ready)
-        if events:
-            self._handlers[fd] = worker, handler
-            (self._ready.modify if is_known else self._ready.register)(fd, events)
-        elif is_known:
-            self._ready.unregister(fd)
-
-    def _on_ready(self, _events: int) -> None:
-        assert self._ready is not None
-        for fd, events in self._ready.poll(0, _AT_ONCE):
-            if fd not in self._handlers:  # It has been removed by an earlier event.
-                continue
-            worker, handler = self._handlers[fd]
-            try:
-                handler(events)
-            except Exception as error:  # noqa: BLE001  # whatever it is, it must be reported
-                self._on_error(worker, None, error)
-                if self._handlers.pop(fd, None):  # Or it would be reported again and again.
-                    self._ready.unregister(fd)
-
-    def _join(
-        self,
-        worker: WorkerState,
-        call: Syscall,
-        peer: sockets.Peer,
-        connection: socket.socket,
-        far: socket.socket,
-    ) -> None:
-        """The peer has answered. Connect the worker's side, if it still waits for that."""
-        number = far.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
-        if not worker.listener.is_waiting(call):
-            far.close()
-        elif number:
-            far.close()
-            worker.listener.fail(call, number)
-        else:
-            number, near = _connect_here(connection, peer)
-            Relayed(self, worker, peer.path, near, far).wait_for_more()
-            if number:  # EINPROGRESS, of a socket that is not to block.
-                worker.listener.fail(call, number)
-            else:
-                worker.listener.return_value(call, 0)
-
-
-def _can_be_written(connection: socket.socket) -> bool:
-    poll = select.poll()
-    poll.register(connection, select.POLLOUT)
-    return bool(poll.poll(0))
+def on_connect(worker: WorkerState, call: Syscall, services: SupervisorServices) -> bool:
+    """Answer a connect(2), or have a thread do it; False if the kernel should execute it."""
+    try:
+        peer = sockets.peer_of(call)
+    except PermissionError:
+        worker.policy.unobserved[f"connect {INVISIBLE}"] += 1
+        return False
+    if peer is None or sockets.is_connecting(call):
+        return False
+    worker.policy.tallies["connections"][peer.path] += 1
+    operation = Operation(call.name, peer.path, call.pid)
+    if fault := worker.policy.fire_first_due(ConnectError, operation):
+        worker.listener.fail(call, fault.errno)
+        return True
+    if not worker.faults.has_fault_in(peer.path, Place.ANSWER):
+        return False
+    if not sockets.shares_network_namespace(call.pid):
+        worker.policy.unobserved["connect in another network namespace"] += 1
+        return False
+    connection = sockets.duplicate_socket(call)
+    relayed = Relayed(worker, call, peer, connection, services)
+    threading.Thread(target=relayed.run, daemon=True).start()
+    return True
 
 
 def _connect_here(connection: socket.socket, peer: sockets.Peer) -> tuple[int, socket.socket]:
@@ -169,13 +84,14 @@ def _connect_here(connection: socket.socket, peer: sockets.Peer) -> tuple[int, s
             near, address = listening.accept()
             if address[1] == connection.getsockname()[1]:
                 return number, near
-            near.close()  # Somebody else found the port.
+            near.close()  # Another process connected first.
 
 
 # Some facts about the end of a connection. close(2) with SO_LINGER 0 resets it, and drops what is
 # not sent yet; with TCP_NOTSENT_LOWAT 1 a socket is writable once all is sent. close(2) of a socket
 # that has unread bytes also resets it: an orderly end needs shutdown(2), and reading until the
-# other side ends. Both are passed on as received: the end of one direction, and a reset.
+# other side ends. Both are passed on as received: the end of one direction, and a reset. close(2)
+# does nothing to a socket in whose recv(2) another thread waits; shutdown(2) wakes that thread.
 
 
 _CHUNK = 1 << 18
@@ -183,243 +99,236 @@ _NO_LINGER = struct.pack("=ii", 1, 0)
 _TCP_NOTSENT_LOWAT = 25
 
 
-class _Watcher(Protocol):
-    """Who waits for what happens to sockets."""
+class CutOff(NamedTuple):
+    """The connection ends at *offset* of an answer: it is reset, or closed as at its end."""
 
-    timers: Timers
-    deaths: DeathScheduler
-
-    def watch(
-        self, worker: WorkerState, connection: socket.socket, events: int, handler: EventHandler
-    ) -> None:
-        """From now on, call *handler* at these *events* alone; 0: at none."""
+    offset: int
+    is_reset: bool
 
 
-class _Flow:
-    """One direction of a connection: the data from *source* for *sink*."""
+class _Passage(NamedTuple):
+    """The part of an answer to pass on, *released* is set, and how the connection ends then."""
 
-    def __init__(self, source: socket.socket, sink: socket.socket) -> None:
-        self._source = source
-        self._sink = sink
-        self.data = memoryview(b"")
-        self.has_ended = False
-        """Whether *source* sends nothing more."""
-        self.is_over = False
-        """Whether *sink* gets nothing more."""
-
-    @property
-    def takes(self) -> bool:
-        """Whether the buffer can hold more."""
-        return not self.data and not self.has_ended
-
-    def receive(self) -> memoryview:
-        """What has arrived, which may be nothing yet."""
-        try:
-            data = self._source.recv(_CHUNK)
-        except BlockingIOError:
-            return memoryview(b"")
-        self.has_ended = not data
-        return memoryview(data)
-
-    def send(self) -> None:
-        """Hand on what there is, and after that the end."""
-        try:
-            if self.data:
-                self.data = self.data[self._sink.send(self.data) :]
-            if self.has_ended and not self.data and not self.is_over:
-                self.is_over = True
-                self._sink.shutdown(socket.SHUT_WR)
-        except BlockingIOError:
-            pass
-        except OSError:  # Nobody is there any more, which the other direction shows.
-            self.data, self.has_ended, self.is_over = memoryview(b""), True, True
+    data: bytes
+    cut: CutOff | None
+    released: threading.Event
 
 
 class Relayed:
     """A connection of *worker*: *near* is our end of its socket, *far* that of its peer's."""
 
+    _near: socket.socket
+
     def __init__(
         self,
-        watcher: _Watcher,
         worker: WorkerState,
-        path: str,
-        near: socket.socket,
-        far: socket.socket,
+        call: Syscall,
+        peer: sockets.Peer,
+        connection: socket.socket,
+        services: SupervisorServices,
     ) -> None:
-        self._watcher = watcher
-        self._worker = worker
-        self._operation = Operation(ANSWER, path)
-        self._http = HttpRequests.of(worker.policy, self._operation)
-        self._near, self._far = near, far
-        self._requests, self._answers = _Flow(near, far), _Flow(far, near)
+        """*connection*: a duplicate of the socket that *call* should connect to *peer*."""
+        self._worker, self._call, self._peer = worker, call, peer
+        self._connection, self._services = connection, services
+        self._operation = Operation(ANSWER, peer.path)
+        self._http = HttpRequests.of(worker.policy, self._operation, self._ask)
+        self._far = socket.socket(peer.family, socket.SOCK_STREAM)
         self._is_asked = True
         self._answered_bytes = 0
         """How many bytes of this answer."""
-        self._is_held = False
-        self._cut: CutOff | None = None
-        for connection in (near, far):
-            connection.setblocking(False)
-            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._has_ended = self._is_cut = self._is_reset = False
 
-    def wait_for_more(self) -> None:
-        """Wait for what may happen next, or close what is over."""
-        is_half_over = self._requests.has_ended if self._cut else self._requests.is_over
-        if self._answers.is_over and is_half_over:
-            self.close()
-            return
-        self._watcher.watch(self._worker, self._near, self._awaited_near(), self._on_near)
-        if not self._cut:
-            readable = select.EPOLLIN if self._answers.takes and not self._is_held else 0
-            writable = select.EPOLLOUT if self._requests.data else 0
-            self._watcher.watch(self._worker, self._far, readable | writable, self._on_far)
+    def _ask(self, action: Callable[[], _Result]) -> _Result:
+        """The result of *action* in the supervisor's loop."""
+        return self._services.events.call(action)
 
-    def _awaited_near(self) -> int:
-        if self._cut and self._cut.is_reset:
-            return 0 if self._is_held else select.EPOLLOUT
-        readable = select.EPOLLIN if self._requests.takes else 0
-        return readable | (select.EPOLLOUT if self._answers.data and not self._is_held else 0)
+    def run(self) -> None:
+        """Connect, answer the call, and pass on what both sides send."""
+        is_connected = False
+        with self._far:
+            with self._connection, self._reported(self._call):
+                is_connected = self._connect_peer() and self._connect_worker()
+            if is_connected:
+                with self._near, self._reported():
+                    self._pass_on()
 
-    def _on_near(self, events: int) -> None:
-        if self._cut and self._cut.is_reset and not self._answers.data:
-            self.close(reset=True)
-            return
-        if events & ~select.EPOLLOUT and self._requests.takes:
-            try:
-                data = self._requests.receive()
-            except OSError:  # The worker has reset the connection.
-                self.close(reset=True)
-                return
-            if not self._cut:
-                self._pass_requests(data)
-        self._flush()
+    @contextlib.contextmanager
+    def _reported(self, call: Syscall | None = None) -> Iterator[None]:
+        """Report what keeps the connection from being passed on as an error of the run."""
+        try:
+            yield
+        except Exception as error:  # noqa: BLE001  # whatever it is, it must be reported
+            self._ask(partial(self._services.on_error, self._worker, call, error))
 
-    def _pass_requests(self, data: memoryview) -> None:
-        """Pass on what the worker has sent, except for requests that are answered here."""
-        if self._http is None:
-            self._is_asked |= bool(data)
-            self._requests.data = data
-            return
-        passed = b""
-        parts = self._http.split(bytes(data), self._may_answer) if data else [self._http.rest()]
-        for part in parts:
-            if isinstance(part, Answer):
-                self._answer(part)
-            else:
-                self._is_asked |= bool(part)
-                passed += part
-        if not self._cut:
-            self._requests.data = memoryview(passed)
+    def _connect_peer(self) -> bool:
+        """Whether the peer has accepted, or is not needed; otherwise the call is answered."""
+        listener, call = self._worker.listener, self._call
+        self._far.settimeout(_ACCEPTED_WITHIN)
+        try:
+            self._far.connect(self._peer.address)
+        except TimeoutError:
+            if self._http is None:
+                self._ask(self._leave_to_kernel)
+                return False
+        except OSError as error:
+            self._ask(partial(listener.fail, call, error.errno or errno.EIO))
+            return False
+        self._far.settimeout(None)
+        return listener.is_waiting(call)
+
+    def _leave_to_kernel(self) -> None:
+        self._worker.policy.unobserved[_LATE] += 1
+        self._worker.listener.continue_syscall(self._call)
+
+    def _connect_worker(self) -> bool:
+        listener, call = self._worker.listener, self._call
+        number, self._near = _connect_here(self._connection, self._peer)
+        for each in (self._near, self._far):
+            each.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        if number:  # EINPROGRESS, of a socket that is not to block.
+            self._ask(partial(listener.fail, call, number))
+        else:
+            self._ask(partial(listener.return_value, call, 0))
+        return True
+
+    def _pass_on(self) -> None:
+        requests = threading.Thread(target=self._pass_requests, daemon=True)
+        requests.start()
+        self._pass_answers()
+        requests.join()
+        if self._is_reset:
+            for each in (self._near,) if self._is_cut else (self._near, self._far):
+                each.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _NO_LINGER)
+
+    def _receive_request(self) -> bytes:
+        """What the worker has sent; nothing at the end."""
+        try:
+            return self._near.recv(_CHUNK)
+        except OSError:  # The worker has reset the connection.
+            self._is_reset = True
+            _shut(self._far, socket.SHUT_RD)
+            return b""
+
+    def _pass_requests(self) -> None:
+        """Pass on what the worker sends, except for requests that are answered here."""
+        with self._reported():
+            if self._http is not None:
+                for part in self._http.split(self._receive_request, self._may_answer):
+                    if not (self._answer(part) if isinstance(part, Answer) else self._send(part)):
+                        break
+            while data := self._receive_request():
+                self._send(data)
+        if not self._is_cut:
+            _shut(self._far, socket.SHUT_WR)
+
+    def _send(self, data: bytes) -> bool:
+        """Whether the peer still gets *data*."""
+        self._is_asked = True
+        with contextlib.suppress(OSError):  # The peer is gone; the other direction reports it.
+            if not self._is_cut:
+                self._far.sendall(data)
+        return not self._is_cut
 
     def _may_answer(self) -> bool:
-        """Whether the worker would take an answer for that of its latest request."""
+        """Whether the worker would read an answer as the response to its latest request."""
         awaits_another = self._is_asked and self._http is not None and self._http.has_passed
-        return not (awaits_another or self._answers.has_ended or self._cut)
+        return not (awaits_another or self._has_ended or self._is_cut)
 
-    def _answer(self, answer: Answer) -> None:
-        """Answer a request in the place of the peer."""
+    def _answer(self, answer: Answer) -> bool:
+        """Answer a request instead of the peer; whether the connection goes on."""
         self._is_asked = True
-        data = self._apply_faults(memoryview(answer.data))
-        self._answers.data = memoryview(bytes(self._answers.data) + bytes(data))
-        if answer.closes and not self._cut:
-            self._cut_off(CutOff(len(answer.data), is_reset=False))
+        is_whole = self._return(answer.data)
+        if is_whole and answer.closes:
+            self._cut_off(is_reset=False)
+        return not self._is_cut
 
-    def _on_far(self, events: int) -> None:
-        if events & ~select.EPOLLOUT and self._answers.takes and not self._is_held:
-            try:
-                data = self._answers.receive()
-            except OSError:  # The peer has reset it.
-                self._cut_off(CutOff(0, is_reset=True))
-            else:
-                if data and self._http:
-                    self._http.expect_others()
-                self._answers.data = self._apply_faults(data)
-        self._flush()
+    def _pass_answers(self) -> None:
+        with self._reported():
+            while data := self._receive_answer():
+                if self._http is not None:
+                    self._ask(self._http.expect_others)
+                if not self._return(data):
+                    return
+        self._has_ended = True
+        if not self._is_cut:
+            _shut(self._near, socket.SHUT_WR)
 
-    def _flush(self) -> None:
-        if not self._is_held:
-            self._answers.send()
-        if not self._cut:
-            self._requests.send()
-        self.wait_for_more()
+    def _receive_answer(self) -> bytes:
+        try:
+            return self._far.recv(_CHUNK)
+        except OSError:  # The peer has reset it.
+            self._cut_off(is_reset=True)
+            return b""
 
-    def _apply_faults(self, data: memoryview) -> memoryview:
-        """The part of *data*, which the peer has sent, that should be passed on."""
-        policy = self._worker.policy
-        if data and self._is_asked:
+    def _return(self, data: bytes) -> bool:
+        """Pass on *data*, which the peer has sent, to the worker; False if no more follows."""
+        passage = self._ask(partial(self._apply_faults, data))
+        passage.released.wait()
+        with contextlib.suppress(OSError):  # This side is gone; the other direction reports it.
+            self._near.sendall(passage.data)
+        if passage.cut:
+            self._cut_off(is_reset=passage.cut.is_reset)
+        return passage.cut is None
+
+    def _apply_faults(self, data: bytes) -> _Passage:
+        """What faults make of *data*, which the peer has sent."""
+        policy, released = self._worker.policy, threading.Event()
+        released.set()
+        if not policy.armed:
+            return _Passage(data, None, released)
+        if self._is_asked:
             self._is_asked, self._answered_bytes = False, 0
-            for action in answer_actions(policy, self._operation):
-                self._hold(action)
+            self._hold(policy.delay_actions(self._operation), released)
         begin = self._answered_bytes
         self._answered_bytes += len(data)
-        cut = answer_cut_off(policy, self._operation, begin, self._answered_bytes)
-        if cut is None:
-            return data
-        self._cut_off(cut)
-        return data[: cut.offset - begin]
+        cut = self._due_cut(begin, self._answered_bytes)
+        return _Passage(data[: cut.offset - begin] if cut else data, cut, released)
 
-    def _hold(self, action: object) -> None:
-        """Let the answer wait."""
-        self._is_held = True
-        if isinstance(action, Hang):
-            self._worker.hung = True
-            self._watcher.deaths.add_hung(self._worker.loader, self._end_of_hang)
-        elif isinstance(action, Delay):
-            self._watcher.timers.after(action.seconds, self._release)
+    def _due_cut(self, begin: int, end: int) -> CutOff | None:
+        """Where the answer ends, if that is among its bytes from *begin* to *end*."""
+        for kind in (ConnectionReset, ConnectionClosed):
+            fault = self._worker.policy.fire_first_due(
+                kind, self._operation, lambda fault: begin <= fault.after < end
+            )
+            if fault:
+                return CutOff(fault.after, kind is ConnectionReset)
+        return None
 
-    def _end_of_hang(self) -> None:
+    def _hold(self, actions: Actions, released: threading.Event) -> None:
+        """Have the answer wait for *released*, if *actions* say so."""
+        for action in actions:
+            released.clear()
+            if isinstance(action, Hang):
+                self._worker.hung = True
+                end_hang = partial(self._end_hang, released)
+                self._services.deaths.add_hung(self._worker.loader, end_hang)
+            elif isinstance(action, Delay):
+                self._services.timers.after(action.seconds, released.set)
+
+    def _end_hang(self, released: threading.Event) -> None:
         """The loader has given up, or the scope ends."""
         is_open = self._near.fileno() >= 0
         if is_open and sockets.waits_for(self._worker.pid, self._near.getsockname()):
             self._worker.policy.tallies[UNLIMITED_WAITS][self._operation.path] += 1
-        self._release()
+        released.set()
 
-    def _release(self) -> None:
-        self._is_held = False
-        if self._near.fileno() >= 0:
-            self._flush()
-
-    def _cut_off(self, cut: CutOff) -> None:
+    def _cut_off(self, *, is_reset: bool) -> None:
         """The peer has closed; the worker gets what was sent before, and then the end."""
-        self._watcher.watch(self._worker, self._far, 0, self._on_far)
-        self._far.close()
-        self._cut = cut
-        self._requests.data = memoryview(b"")
-        if cut.is_reset:
-            self._near.setsockopt(socket.IPPROTO_TCP, _TCP_NOTSENT_LOWAT, 1)
-        else:
-            self._answers.has_ended = True
-
-    def close(self, *, reset: bool = False) -> None:
-        """Close both ends."""
-        for connection, handler in ((self._near, self._on_near), (self._far, self._on_far)):
-            if connection.fileno() >= 0:
-                self._watcher.watch(self._worker, connection, 0, handler)
-                if reset:
-                    with contextlib.suppress(OSError):
-                        connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _NO_LINGER)
-                connection.close()
+        if self._is_cut:
+            return
+        self._is_cut = True
+        _shut(self._far, socket.SHUT_RDWR)
+        if not is_reset:
+            _shut(self._near, socket.SHUT_WR)
+            return
+        self._is_reset = True
+        self._near.setsockopt(socket.IPPROTO_TCP, _TCP_NOTSENT_LOWAT, 1)
+        sent = select.poll()
+        sent.register(self._near, select.POLLOUT)
+        sent.poll()
+        _shut(self._near, socket.SHUT_RD)  # Ends the wait for requests, and nothing else.
 
 
-def on_connect(worker: WorkerState, call: Syscall, services: SupervisorServices) -> bool:
-    """Answer a connect(2), or have a ``Relay`` do it; False if the kernel should execute it."""
-    try:
-        peer = sockets.peer_of(call)
-    except PermissionError:
-        worker.policy.unobserved[f"connect {INVISIBLE}"] += 1
-        return False
-    if peer is None or sockets.is_connecting(call):
-        return False
-    for action in connect_actions(worker.policy, Operation(CONNECT, peer.path, call.pid)):
-        if isinstance(action, Fail):
-            worker.listener.fail(call, action.errno)
-            return True
-    if not worker.faults.has_fault_in(peer.path, Place.ANSWER):
-        return False
-    if not sockets.shares_network_namespace(call.pid):
-        worker.policy.unobserved["connect in another network namespace"] += 1
-        return False
-    services.get(Relay).connect(worker, call, peer)
-    return True
-
-
-ANSWERS: dict[Role, CallAnswer] = {Role.CONNECTS: on_connect}
+def _shut(connection: socket.socket, how: int) -> None:
+    with contextlib.suppress(OSError):  # It is not connected any more.
+        connection.shutdown(how)

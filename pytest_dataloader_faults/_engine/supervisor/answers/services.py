@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, TypeAlias
 
 from pytest_dataloader_faults._engine.file_copies import FileCopies
 from pytest_dataloader_faults._engine.supervisor.events import DeathScheduler, Events, Timers
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from pytest_dataloader_faults._engine.plan import FaultPlan
 
 ErrorHandler = Callable[[WorkerState, "Syscall | None", Exception], None]
-_Service = TypeVar("_Service")
 
 
 @dataclass(frozen=True)
@@ -50,7 +49,6 @@ class SupervisorServices:
     new_files: FileBarrier
     provokes_races: bool
     bytes_read: SharedCount = field(default_factory=SharedCount)
-    _others: dict[Callable[..., Any], Any] = field(default_factory=dict)
 
     @classmethod
     def create(cls, events: Events, on_error: ErrorHandler, plan: FaultPlan) -> Self:
@@ -61,13 +59,6 @@ class SupervisorServices:
         barriers = SharedOffsetBarrier(timers, vain_waits), at_new_files(timers, vain_waits)
         copies, deaths = FileCopies(), DeathScheduler()
         return cls(events, on_error, copies, timers, deaths, *barriers, plan.watch)
-
-    def get(self, kind: Callable[[SupervisorServices], _Service]) -> _Service:
-        """The only *kind* of service that answers of one kind need, made when it is needed."""
-        if kind not in self._others:
-            self._others[kind] = kind(self)
-        service: _Service = self._others[kind]
-        return service
 
 
 CallAnswer: TypeAlias = "Callable[[WorkerState, Syscall, SupervisorServices], bool]"

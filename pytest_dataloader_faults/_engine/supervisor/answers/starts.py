@@ -12,14 +12,10 @@ the loader waits forever, whatever the dataset does.
 
 from __future__ import annotations
 
-from pytest_dataloader_faults._engine.calls import Role
 from pytest_dataloader_faults._engine.kernel import linux
 from pytest_dataloader_faults._engine.kernel.caller import Syscall
 from pytest_dataloader_faults._engine.kernel.identity import INVISIBLE
-from pytest_dataloader_faults._engine.supervisor.answers.services import (
-    CallAnswer,
-    SupervisorServices,
-)
+from pytest_dataloader_faults._engine.supervisor.answers.services import SupervisorServices
 from pytest_dataloader_faults._engine.supervisor.worker_state import WorkerState
 from pytest_dataloader_faults.faults import ThreadExhaustion
 
@@ -65,6 +61,3 @@ def _fire_due(worker: WorkerState, call: Syscall) -> int:
             policy.fire(counter, call.name, None, call.pid)
             return counter.fault.errno
     return 0
-
-
-ANSWERS: dict[Role, CallAnswer] = dict.fromkeys((Role.STARTS, Role.FORKS), on_start)

@@ -20,7 +20,7 @@ import stat
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
-from pytest_dataloader_faults._engine.calls import BY_PATH, Role
+from pytest_dataloader_faults._engine.calls import Role
 from pytest_dataloader_faults._engine.file_copies import FileCopies, FileEdit
 from pytest_dataloader_faults._engine.kernel import caller, linux
 from pytest_dataloader_faults._engine.kernel.caller import PathRequest, Syscall
@@ -34,10 +34,7 @@ from pytest_dataloader_faults._engine.kernel.syscalls import (
 from pytest_dataloader_faults._engine.plan import FaultCounter
 from pytest_dataloader_faults._engine.policy import Operation
 from pytest_dataloader_faults._engine.supervisor.answers.opens import return_fd
-from pytest_dataloader_faults._engine.supervisor.answers.services import (
-    CallAnswer,
-    SupervisorServices,
-)
+from pytest_dataloader_faults._engine.supervisor.answers.services import SupervisorServices
 from pytest_dataloader_faults._engine.supervisor.worker_state import WorkerState
 from pytest_dataloader_faults.faults import StrayEntry
 
@@ -238,6 +235,3 @@ def _argument_behind_path(call: Syscall, distance: int = 1) -> int:
     """An argument after the path, such as what an access(2) asks for."""
     assert call.facts.path_at is not None
     return call.arguments[call.facts.path_at + distance]
-
-
-ANSWERS: dict[Role, CallAnswer] = dict.fromkeys((Role.OPENS, *BY_PATH), on_stray)

@@ -56,9 +56,8 @@ def on_write(
     if call.name == "mmap" or worker.has_inherited(number, path):
         worker.policy.unobserved[BY_MAPPING if call.name == "mmap" else OF_INHERITED] += is_meant
         return False
-    if call.facts.has_data:
-        for history in worker.histories.values():
-            history.note_write(worker, call.pid, path)
+    if call.facts.has_data and Place.LOCK in worker.faults.sees:
+        worker.write_locks.note_write(call.pid, path)
     try:
         length = requested_length(call) if is_meant and call.facts.writes_buffers else 0
     except OSError:  # The kernel also refuses the call.

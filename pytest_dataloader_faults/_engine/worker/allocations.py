@@ -21,9 +21,8 @@ import ctypes
 import threading
 from collections.abc import Callable
 from contextlib import suppress
-from typing import NamedTuple
 
-from pytest_dataloader_faults._engine.plan import FilterRequirements
+from pytest_dataloader_faults._engine.protocol import TakesFreeMemory
 from pytest_dataloader_faults._engine.system.libc import libc
 
 _M_TRIM_THRESHOLD, _M_TOP_PAD, _M_MMAP_THRESHOLD, _M_ARENA_MAX = -1, -2, -3, -8
@@ -39,12 +38,6 @@ _ARENA, _SMALL_OBJECT, _BUFFERS = 1 << 20, 400, 64 << 10
 _SIZES = 512, 64, 8, 1, 1
 """What a thread keeps, relative to the least: that twice, since it may then have another arena."""
 _WORD = ctypes.sizeof(ctypes.c_size_t)
-
-
-class TakesFreeMemory(NamedTuple):
-    """Refuse *thread* large allocations until it starts a batch: it keeps what is free from use."""
-
-    thread: int
 
 
 class _Info(ctypes.Structure):
@@ -160,14 +153,3 @@ def _count_arenas() -> int:
     description = ctypes.string_at(text, size.value)
     _free(text)
     return description.count(b"<heap nr=")
-
-
-def prepare_for(needs: FilterRequirements) -> LargeAllocations | None:
-    """What makes allocations reach the kernel, if one may fail."""
-    return LargeAllocations(needs.memory) if needs.memory else None
-
-
-def reserve_for(needs: FilterRequirements) -> None:
-    """Have enough free memory if allocations may fail: each that needs a call would wait."""
-    if needs.memory:
-        reserve_memory()
