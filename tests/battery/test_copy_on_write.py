@@ -277,7 +277,7 @@ def test_indices_of_an_epoch(sampler: Any, count: int) -> None:
     ("kind", "options", "reason"),
     [
         (Raises, {}, "ValueError: sample 777 is damaged"),
-        (_backwards, {}, "indices other than integers from 0 to the length"),
+        (_backwards, {}, "other indices than integers from 0 to the length"),
     ],
 )
 def test_where_it_does_not_apply(kind: Any, options: Any, reason: str) -> None:

@@ -83,7 +83,6 @@ PLANS = {
         replace(READS, reference=Reference("map", (), is_of_worker=True)),
     ),
     "a stream": ("copy-on-write", _of_length(None, kind="iterable")),
-    "its own sampler": ("copy-on-write", _of_length(None)),
     "few samples": ("copy-on-write", _of_length(1023)),
     "indices that are no integers": ("memory-exhaustion", NOTHING),
     "spawned workers": ("copy-on-write", _of_length(1024, start_method="spawn")),

@@ -232,7 +232,6 @@ def _describe_growth(memory: WorkerMemory, growth: Growth) -> str:
 
 
 _STREAM = "a stream has no length by which the memory of a whole epoch could be computed"
-_OWN_SAMPLER = "its sampler draws indices other than integers from 0 to the length of the dataset"
 _NOT_FORKED = (
     "its workers are not forked, so each has a separate copy of the dataset from the start"
 )
@@ -269,29 +268,16 @@ class MeasureMemory(OwnStep):
     preface=_READS_IN_A_ROW,
 )
 def copy_on_write(workload: Workload) -> Iterator[Scenario]:
-    """Most datasets are so short that their memory needs no trial."""
+    """Most datasets are so short that their memory needs no trial.
+
+    Which samples a sampler draws, and whether these have numbers, shows in the trial.
+    """
     run = workload.fault_free
     if run.kind != "map":
         raise NotApplicable(_STREAM)
-    length = _count_readable(workload)
-    if length is None:
-        raise NotApplicable(_OWN_SAMPLER)
-    require_samples(length, "it has")
+    length = run.epochs[0].length
+    if (count := workload.reference.readable if length is None else length) is not None:
+        require_samples(count, "it has")
     if run.loader.start_method != "fork":
         raise NotApplicable(_NOT_FORKED)
     yield Scenario()
-
-
-def _count_readable(workload: Workload) -> int | None:
-    """How many samples can be read by their numbers at most; None if that is unknown.
-
-    A sampler that is not torch's, or draws for one rank, does not draw them all: how many it draws
-    shows in the trial. But what it draws shows whether the samples have numbers.
-    """
-    length = workload.fault_free.epochs[0].length
-    if length is not None or workload.reference.readable is None:
-        return length
-    readable = range(workload.reference.readable)
-    drawn = [index for indices in workload.fault_free.epochs[0].drawn for index in indices]
-    is_numbered = all(type(index) is int and index in readable for index in drawn)
-    return workload.reference.readable if drawn and is_numbered else None
