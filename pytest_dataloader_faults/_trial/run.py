@@ -117,8 +117,6 @@ def run(
         meetings = process_group.join(job.rank, journal) if job.rank else None
         if isinstance(job, ReferenceJob):
             _take_reference(job, journal, own_folders)
-            if meetings:
-                meetings.end()
         elif isinstance(job, TrialJob):
             armed = _arm_engine(job, supervision, own_folders)
             parts = (journal, server, free, meetings, armed, supervision, fired)
@@ -130,9 +128,8 @@ def run(
 
 
 def _take_reference(job: ReferenceJob, journal: Journal, own_folders: Sequence[str]) -> None:
-    arguments = (job.make_dataset, job.settings.loader, job.changes)
     try:
-        loader = loaders.make_loader(*arguments, rank=job.rank_of_several)
+        loader = loaders.make_loader(job.make_dataset, job.settings.loader, job.changes)
         lacks_workers = not (loader.num_workers or "num_workers" in job.changes)
         reference = replace(take_reference(loader, job), lacks_workers=lacks_workers)
         journal.write(ReferenceTaken(reference))
