@@ -176,20 +176,10 @@ def _describe_all(finding: Finding, outcome: TrialFacts, reference: Reference) -
     if finding.verdict is Verdict.SURVIVED and not outcome.schedule:
         ranks = pluralize(len(outcome.ranks), "rank")
         batches = pluralize(len(outcome.epochs[0].delivered), "batch")
-        total = _describe_coverage(outcome, reference)
-        return replace(finding, sentence=f"{ranks} delivered {batches} each, and {total}")
+        is_known = _Samples.of(reference) is not None
+        samples = "together delivered every sample" if is_known else "no sample was wrong"
+        return replace(finding, sentence=f"{ranks} delivered {batches} each, and {samples}")
     return replace(finding, sentence=finding.sentence + _describe_stopped(outcome))
-
-
-def _describe_coverage(outcome: TrialFacts, reference: Reference) -> str:
-    expected = _Samples.of(reference)
-    if expected is None:
-        return "no sample was wrong"
-    delivered = expected.count_in(*(rank.epochs[0] for rank in outcome.ranks))
-    extra = delivered.total() - expected.counts.total()
-    if extra <= 0:
-        return "together delivered every sample exactly once"
-    return f"together delivered every sample, {extra} of them twice to fill the last batches"
 
 
 def _is_consequence(rank: TrialFacts) -> bool:
