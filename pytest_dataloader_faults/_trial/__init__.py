@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import math
 import multiprocessing
 import os
 import re
@@ -24,15 +23,15 @@ from pytest_dataloader_faults._engine.system.children import ChildProcess
 from pytest_dataloader_faults._engine.system.processes import fork
 from pytest_dataloader_faults._engine.system.temporary import SharedCount
 from pytest_dataloader_faults._settings import Settings, check, jobs
-from pytest_dataloader_faults._trial import from_journal
 from pytest_dataloader_faults._trial.factory import DatasetFactory, bind_factory
 from pytest_dataloader_faults._trial.journal import (
-    REFUSALS,
-    HarnessFailed,
-    InternalError,
+    ERRORS,
+    Failed,
     JournalEvent,
-    Refused,
     TrialEnded,
+    add_to_history,
+    outcome_from,
+    reference_from,
 )
 from pytest_dataloader_faults._trial.process import environment, surroundings
 from pytest_dataloader_faults._trial.process.clock import (
@@ -222,8 +221,8 @@ def require_engine_for_job(request: jobs.TrialJob) -> None:
 
 def outcome_of(job: jobs.TrialJob, record: Record) -> Outcome:
     """The outcome of *job*, which wrote the *record*."""
-    outcome = from_journal.outcome_from(_request_of(job), record.events, record.all_printed)
-    from_journal.add_to_history(job.history, outcome, record.events)
+    outcome = outcome_from(_request_of(job), record.events, record.all_printed)
+    add_to_history(job.history, outcome, record.events)
     end = replace(outcome.end, stacks=record.stacks)
     return replace(outcome, end=end, stderr=record.stderr)
 
@@ -265,7 +264,7 @@ def reference_of(job: jobs.ReferenceJob, record: Record) -> Reference:
         )
         raise exceptions.UnusableDatasetError(message)
     try:
-        return from_journal.reference_from(record.events, record.stderr)
+        return reference_from(record.events, record.end, record.stderr)
     except exceptions.UnusableDatasetError as error:
         raise exceptions.UnusableDatasetError(f"{prefix}{error}") from None
 
@@ -421,40 +420,35 @@ def _raise_refusals(
         (event, number)
         for number, events in enumerate(journals)
         for event in events
-        if isinstance(event, HarnessFailed | Refused | InternalError)
-        and not _waited_for_killed_job(number, event, journals)
+        if isinstance(event, Failed) and not _waited_for_killed_job(number, event, journals)
     ]
-    for event, number in sorted(failures, key=lambda each: _order(each[0])):
-        match event:
-            case HarnessFailed():
-                why = f"{event.why}.{event.supervisor_printed}"
-                raise LostProcessError(
-                    f"{why} The trial printed:\n{_format_printed(printed[number])}"
-                )
-            case Refused():
-                lacking = [] if event.lacking is None else [event.lacking]
-                is_of_dataset = REFUSALS[event.error] is exceptions.UnusableDatasetError
-                prefix = _prefix_of(requests[number]) if is_of_dataset else ""
-                raise REFUSALS[event.error](f"{prefix}{event.why}", *lacking)
-            case InternalError():
-                raise HarnessError(f"the trial's own code failed:\n{event.text}")
+    if not failures:
+        return
+    failure, number = min(failures, key=lambda each: _order(each[0]))
+    kind, why = ERRORS[failure.error], failure.why
+    if kind is HarnessError:
+        why = f"the trial's own code failed:\n{why}"
+    elif kind is LostProcessError:
+        why = f"{why} The trial printed:\n{_format_printed(printed[number])}"
+    elif kind is exceptions.UnusableDatasetError:
+        why = f"{_prefix_of(requests[number])}{why}"
+    raise kind(why, *[failure.lacking] if failure.lacking is not None else [])
 
 
 def _waited_for_killed_job(
-    number: int, event: object, journals: Sequence[Sequence[JournalEvent]]
+    number: int, failure: Failed, journals: Sequence[Sequence[JournalEvent]]
 ) -> bool:
     """Whether job *number* failed in our own code, waiting for a job that was killed."""
     other_journals = (events for other, events in enumerate(journals) if other != number)
     ends = (event for events in other_journals for event in events if isinstance(event, TrialEnded))
-    environment = exceptions.UnusableEnvironmentError.__name__
-    waits = isinstance(event, InternalError) or getattr(event, "error", None) == environment
+    waits = ERRORS[failure.error] in (HarnessError, exceptions.UnusableEnvironmentError)
     return waits and any(end.exitcode < 0 for end in ends)
 
 
-def _order(event: object) -> tuple[bool, float]:
+def _order(failure: Failed) -> tuple[bool, bool, float]:
     """Failures of the harness are raised first, because they may cause other errors.
 
     A job may be refused, or fail, because another one was: that one's process has exited.
     """
-    at = math.inf if isinstance(event, InternalError) else getattr(event, "at", 0.0)
-    return not isinstance(event, HarnessFailed), at
+    kind = ERRORS[failure.error]
+    return kind is not LostProcessError, kind is HarnessError, failure.at

@@ -35,15 +35,15 @@ from pytest_dataloader_faults._engine.system.libc import Prctl, leave_no_core, p
 from pytest_dataloader_faults._engine.system.processes import end_if_interrupted
 from pytest_dataloader_faults._settings.jobs import Job
 from pytest_dataloader_faults._trial.journal import (
-    InternalError,
     Journal,
-    TrialStarted,
-    refusal,
+    ProcessesStarted,
+    failed,
 )
 from pytest_dataloader_faults._trial.process import environment
 from pytest_dataloader_faults._trial.process.surroundings import Surroundings
 from pytest_dataloader_faults._trial.process.warden import run_under_deadline
 from pytest_dataloader_faults._trial.run import run
+from pytest_dataloader_faults.exceptions import HarnessError
 from pytest_dataloader_faults.faults.globs import package_folders
 
 
@@ -100,7 +100,7 @@ def main(job: Job, around: Surroundings) -> NoReturn:
         _run_then_exit(lambda: trial(supervision, number), around.facts)
 
     def trial(supervision: SupervisorHandle | None, number: int) -> None:
-        around.facts.write(TrialStarted(os.getpid()))
+        around.facts.write(ProcessesStarted((os.getpid(),)))
         os.register_at_fork(after_in_child=around.facts.close_in_worker)  # It is not for workers.
         leave_no_core()
         prctl(Prctl.SET_CHILD_SUBREAPER, 1)  # Then orphans of the workers count as leftovers.
@@ -131,10 +131,10 @@ def _run_then_exit(action: Callable[[], None], facts: Journal) -> NoReturn:
         status = 0
     except OSError as error:
         lack = environment.forbidden_call_error(error)
-        facts.write(refusal(lack) if lack else InternalError(traceback.format_exc()))
+        facts.write(failed(lack or HarnessError(traceback.format_exc())))
     except BaseException as error:  # noqa: BLE001  # there is nothing to return to
         end_if_interrupted(error)
-        facts.write(InternalError(traceback.format_exc()))
+        facts.write(failed(HarnessError(traceback.format_exc())))
     finally:
         os._exit(status)
 

@@ -19,7 +19,7 @@ from typing import Any
 from torch.utils.data import get_worker_info
 
 from pytest_dataloader_faults._engine.system import proc
-from pytest_dataloader_faults._trial.journal import Journal, Noted
+from pytest_dataloader_faults._trial.journal import Journal
 from pytest_dataloader_faults.outcomes.stages import SharedConnection
 
 CALLS_USER_CODE = True
@@ -80,7 +80,7 @@ class SharedConnections:
         """Write to *journal* which connections the workers used, which have ended."""
         for each in self._connections:
             if each.is_shared or each.has_received:
-                journal.write(Noted(SharedConnection(each.name, each.is_shared)))
+                journal.write_note(SharedConnection(each.name, each.is_shared))
 
     def _before_sending(self, connection: socket.socket) -> None:
         shared, info = self._find(connection), get_worker_info()

@@ -37,14 +37,14 @@ from pytest_dataloader_faults._engine.worker.fetch_hooks import seed_everything
 from pytest_dataloader_faults._settings.jobs import NO_REPLAY, Replay
 from pytest_dataloader_faults._trial import samplers
 from pytest_dataloader_faults._trial.journal import (
+    HARNESS,
+    LOADER,
     BatchReceived,
-    EpochLength,
-    HarnessTime,
+    FactsFound,
     Journal,
-    LoaderTime,
     PassEnded,
     PhaseStarted,
-    WorkersStarting,
+    ProcessesStarted,
 )
 from pytest_dataloader_faults._trial.loaders import (
     USERS_ERRORS,
@@ -62,7 +62,7 @@ from pytest_dataloader_faults._trial.loaders import (
 from pytest_dataloader_faults._trial.process.deaths import WatchfulQueue, remove_handler
 from pytest_dataloader_faults._trial.samples.draws import Draw, record_draw
 from pytest_dataloader_faults._trial.samples.passes import SampleComparer, record_batch
-from pytest_dataloader_faults.outcomes import Pass, Phase, Raised, Stage, WorkerDeath
+from pytest_dataloader_faults.outcomes import LoaderFacts, Pass, Phase, Raised, Stage, WorkerDeath
 from pytest_dataloader_faults.outcomes.chains import origin_of, shorten_chain
 from pytest_dataloader_faults.outcomes.stages import START
 from pytest_dataloader_faults.outcomes.text import text_or_error
@@ -90,6 +90,7 @@ class LoaderDriver(IteratorListener):
 
     Attributes:
         loader: The ``DataLoader``.
+        facts: What is known of it.
         length: How many samples its sampler may draw of the dataset, if that is known.
         keep_workers: Whether persistent workers that are all alive survive an error.
         use_batch: Does with a batch what a training loop does, and returns the result.
@@ -106,6 +107,7 @@ class LoaderDriver(IteratorListener):
     journal: Journal
     comparer: SampleComparer
     loader: Any
+    facts: LoaderFacts
     length: int | None = None
     keep_workers: bool = False
     of_workers: bool = False
@@ -256,7 +258,7 @@ class LoaderDriver(IteratorListener):
         with self.journal.passed_on():
             child = fork()
         if child:
-            self.journal.write(WorkersStarting([child], None))
+            self.journal.write(ProcessesStarted([child]))
             reap(child)
             return
         try:
@@ -329,17 +331,16 @@ class LoaderDriver(IteratorListener):
         if pids != self._pids:
             self._pids = pids
             since = None if self._phase.stage in _UNARMED else starting
-            self.journal.write(WorkersStarting(pids, since))
+            self.journal.write(ProcessesStarted(pids, since))
 
     def _write_length(self) -> None:
         """Record how many batches the epoch will have, if its sampler knows."""
         if kind_of(dataset_of(self.loader)) == "map":
             with contextlib.suppress(*USERS_ERRORS):
                 self._batches = self._endless or len(self.loader._index_sampler)
-                self.journal.write(EpochLength(self._batches))
+                self.journal.write(FactsFound(replace(self.facts, batches=self._batches)))
 
     def _write_batch(self, batch: Any) -> None:
-        at = time.monotonic()
         worker, made_of, delivered = (
             self._arrived.popleft() if self._arrived else (None, None, batch)
         )
@@ -355,7 +356,7 @@ class LoaderDriver(IteratorListener):
         compared = delivered if is_own and self.of_workers else result
         received = record_batch(compared, draw, self.loader, self.comparer, max_samples)
         received = replace(received, worker=worker, is_own=is_own)
-        self.journal.write(BatchReceived(self._phase, at, received))
+        self.journal.write(BatchReceived(self._phase, received))
         if self.after_batch:
             self.after_batch(self._received)
 
@@ -392,10 +393,10 @@ class LoaderDriver(IteratorListener):
         self, error: BaseException, iterator: Any
     ) -> tuple[Raised, tuple[WorkerDeath, ...]]:
         """*error* and the workers that have died by now. This takes the trial's time."""
-        self.journal.write(HarnessTime(time.monotonic()))
+        self.journal.write_turn(HARNESS)
         raised = describe_error(error)
         died = find_deaths(iterator, self.wait_until_idle(_OTHERS_PATIENCE))
-        self.journal.write(LoaderTime(time.monotonic()))
+        self.journal.write_turn(LOADER)
         return raised, tuple(died)
 
 

@@ -1,44 +1,30 @@
-"""What a trial writes down, while it runs. Pure but for the file.
+"""What a trial writes down, while it runs, and the outcome in that. Pure but for the file.
 
 The journal is an anonymous file. Each line is an event, as JSON that names its type. Every process
 of a trial writes to it at once what it knows, so that it is there if a process dies or hangs. The
-warden reads it while the trial runs, and pytest when it is over.
+warden reads it while the trial runs, and pytest makes the outcome of it when the trial is over.
 
-===================  ==============================================  ==========================
-The main process     When                                            Who reads it
-===================  ==============================================  ==========================
-``TrialStarted``     first of all                                    warden, timeline
-``LoaderMade``       the factory has returned                        outcome
-``FaultsArmed``      a supervisor follows the workers                warden
-``PhaseStarted``     the next part of the trial starts               warden, outcome, timeline
-``LoaderTime``       from now on the loader's time passes            warden
-``HarnessTime``      from now on the trial's own time passes         warden
-``MeetingTime``      from now on it waits for other jobs             warden
-``Noted``            a fact that only some trials have               outcome
-``Kept``             a step has something for a later process        that process
-``WorkersStarting``  an iterator has started workers                 warden
-``EpochLength``      the sampler says how many batches there are     outcome
-``BatchReceived``    the loop has got a batch                        outcome
-``PassEnded``        a pass came to its end, was left, or failed     outcome, timeline
-``Measured``         each process was measured after an epoch        outcome
-``Looked``           what is open and runs was listed                outcome
-``FaultsCounted``    the faults' scope has ended                     outcome
-``FilesLasting``     where every file was watched: after the epochs  outcome
-``ReferenceTaken``   the job was a reference                         reference
-``Refused``          the job cannot be done                          pytest, which raises it
-``InternalError``    our own code failed; the warden's as well       pytest, which raises it
-===================  ==============================================  ==========================
-
-===================  ==============================================  ==========================
-The warden           When                                            Who reads it
-===================  ==============================================  ==========================
-``DeadlineReached``  the loader's time is up                         outcome
-``HarnessFailed``    a process of ours was ended or stopped; pytest
-                     writes it where that is the warden              pytest, which raises it
-``TrialEnded``       last of all                                     outcome, timeline
-===================  ==============================================  ==========================
+=====================  =============================================  ==========================
+Event                  When                                           Who reads it
+=====================  =============================================  ==========================
+``ProcessesStarted``   first of all; an iterator has started workers  warden
+``Turn``               from now on the time of somebody else passes   warden
+``FaultsArmed``        a supervisor follows the workers               warden
+``PhaseStarted``       the next part of the trial starts              warden, outcome, timeline
+``FactsFound``         a part of the outcome is known                 outcome
+``Kept``               a step has something for a later process       that process
+``BatchReceived``      the loop has got a batch                       outcome
+``PassEnded``          a pass came to its end, was left, or failed    outcome, timeline
+``ReferenceTaken``     the job was a reference                        reference
+``Failed``             the job cannot be done, or a process of ours   pytest, which raises it
+                       failed, or was ended or stopped
+``TrialEnded``         last of all; written by the warden             outcome, timeline
+=====================  =============================================  ==========================
 
 The supervisor writes what ``_engine/protocol.py`` lists under "To the journal".
+
+Some facts about the clock. Python's time.monotonic() reads CLOCK_MONOTONIC, which is one for all
+processes of a machine. So times from several processes can be put in order.
 """
 
 from __future__ import annotations
@@ -46,47 +32,73 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from typing import NamedTuple, TypeAlias, TypeVar, get_args
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, NamedTuple, TypeAlias, TypeVar, get_args
 
-from pytest_dataloader_faults import wire
-from pytest_dataloader_faults._engine.protocol import ToJournal
+from pytest_dataloader_faults import exceptions, wire
+from pytest_dataloader_faults._engine.protocol import ToJournal, WorkerReports
+from pytest_dataloader_faults._engine.system.imports import library_of
 from pytest_dataloader_faults._engine.system.ownership import ClosedByUserError
 from pytest_dataloader_faults._engine.system.temporary import AnonymousFile, SharedNote
-from pytest_dataloader_faults.exceptions import (
-    DataLoaderFaultsError,
-    InvalidArgumentError,
-    UnusableDatasetError,
-    UnusableEnvironmentError,
-)
+from pytest_dataloader_faults.exceptions import DataLoaderFaultsError, UnusableDatasetError
 from pytest_dataloader_faults.outcomes import (
     AtDeadline,
     Batch,
+    Crash,
+    Event,
     FaultFacts,
+    Firing,
     Footprint,
+    LoaderFacts,
+    Outcome,
     Pass,
     Phase,
     Reference,
     Resources,
+    TrialEnd,
+    TrialRequest,
     WorkerFacts,
 )
-from pytest_dataloader_faults.outcomes.stages import StateOf
+from pytest_dataloader_faults.outcomes.chains import error_line
+from pytest_dataloader_faults.outcomes.error_text import FROM_OUTSIDE, likely_sender
+from pytest_dataloader_faults.outcomes.refusals import (
+    ChangeRefused,
+    FileChanged,
+    FileCreated,
+    FileHistory,
+)
+from pytest_dataloader_faults.outcomes.stages import DONE, RECOVERY, START
+from pytest_dataloader_faults.outcomes.text import (
+    crashed_files,
+    describe_end,
+    describe_exit,
+    indent_rest,
+    shorten,
+    sort_for_reader,
+)
 from pytest_dataloader_faults.wire import Note
 
-
-class TrialStarted(NamedTuple):
-    """The process that drives the loader is *pid*."""
-
-    pid: int
+LOADER, HARNESS, OTHERS = "loader", "harness", "others"
+"""Whose time passes: the loader's, the trial's own, or that of the other jobs it waits for."""
 
 
-class LoaderMade(NamedTuple):
-    """What the dataset is, how workers start, and so on: fields of ``LoaderFacts``."""
+class ProcessesStarted(NamedTuple):
+    """The processes *pids* drive the loader, or are its workers.
 
-    kind: str
-    start_method: str
-    drop_last: bool = False
-    state_of: StateOf = StateOf.NONE
+    *since*: when armed workers were started, by the clock; None for all others.
+    """
+
+    pids: Sequence[int]
+    since: float | None = None
+
+
+class Turn(NamedTuple):
+    """The time of *whose* passes from *at* on."""
+
+    whose: str
+    at: float
 
 
 class FaultsArmed(NamedTuple):
@@ -100,28 +112,16 @@ class PhaseStarted(NamedTuple):
     at: float
 
 
-class LoaderTime(NamedTuple):
-    """The loader is at work from now on."""
+class FactsFound(NamedTuple):
+    """Some fields of an ``Outcome``. Those of several events are put together."""
 
-    at: float
-
-
-class HarnessTime(NamedTuple):
-    """The trial's own code is at work from now on."""
-
-    at: float
-
-
-class MeetingTime(NamedTuple):
-    """This process waits for those of other jobs."""
-
-    at: float
-
-
-class Noted(NamedTuple):
-    """One of the notes of an ``Outcome``, such as the state that a loader saved."""
-
-    note: Note
+    loader: LoaderFacts | None = None
+    faults: Sequence[FaultFacts] = ()
+    processes: Sequence[WorkerFacts] = ()
+    lasting_files: Sequence[str] = ()
+    resources: Sequence[Resources] = ()
+    footprints: Sequence[Footprint] = ()
+    notes: Sequence[Note] = ()
 
 
 class Kept(NamedTuple):
@@ -131,24 +131,10 @@ class Kept(NamedTuple):
     text: str
 
 
-class WorkersStarting(NamedTuple):
-    """The workers *pids*, since *at*; None in a recovery, whose workers are not armed."""
-
-    pids: Sequence[int]
-    at: float | None
-
-
-class EpochLength(NamedTuple):
-    """How many batches an epoch has: a field of ``LoaderFacts``."""
-
-    batches: int
-
-
 class BatchReceived(NamedTuple):
     """The loop has received *batch* in *phase*."""
 
     phase: Phase
-    at: float
     batch: Batch
 
 
@@ -159,96 +145,62 @@ class PassEnded(NamedTuple):
     result: Pass
 
 
-class Measured(NamedTuple):
-    """One footprint for each process of the loader."""
-
-    footprints: Sequence[Footprint]
-
-
-class Looked(NamedTuple):
-    """What the main process has open, and what runs below it."""
-
-    resources: Resources
-
-
-class FaultsCounted(NamedTuple):
-    """The facts in the supervisor's report about the faults, and about each armed process."""
-
-    faults: Sequence[FaultFacts]
-    processes: Sequence[WorkerFacts]
-
-
-class FilesLasting(NamedTuple):
-    """The files that workers used and that still exist: a field of an ``Outcome``."""
-
-    lasting_files: Sequence[str]
-
-
 class ReferenceTaken(NamedTuple):
     """The samples of the dataset."""
 
     reference: Reference
 
 
-class Refused(NamedTuple):
-    """Which of ``REFUSALS`` it is, by its name, its message, and what it says is lacking."""
+class Failed(NamedTuple):
+    """An error of one of these ``ERRORS``, its message, and what it says is lacking."""
 
     error: str
     why: str
     lacking: str | None
-    at: float = 0.0
-
-
-REFUSALS: Mapping[str, type[DataLoaderFaultsError]] = {
-    kind.__name__: kind
-    for kind in (InvalidArgumentError, UnusableDatasetError, UnusableEnvironmentError)
-}
-
-
-def refusal(error: DataLoaderFaultsError) -> Refused:
-    """The event by which pytest's process raises *error*, which is one of ``REFUSALS``."""
-    name = next(name for name, kind in REFUSALS.items() if isinstance(error, kind))
-    return Refused(name, str(error), getattr(error, "lacking", None), time.monotonic())
-
-
-class InternalError(NamedTuple):
-    """A traceback, or a sentence."""
-
-    text: str
-
-
-class DeadlineReached(NamedTuple):
-    """What the trial did when its time was up: a field of a ``TrialEnd``."""
-
-    at_deadline: AtDeadline
-
-
-class HarnessFailed(NamedTuple):
-    """What happened to which process of ours, and what the supervisor had printed by then."""
-
-    why: str
-    supervisor_printed: str = ""
+    at: float
 
 
 class TrialEnded(NamedTuple):
     """How it ended: fields of an outcome and its ``TrialEnd``; *began*: when, by the clock."""
 
-    timed_out: bool
     exitcode: int
     duration: float
     began: float
+    at_deadline: AtDeadline | None = None
+
+    @property
+    def timed_out(self) -> bool:
+        """Whether the deadline ended it."""
+        return self.at_deadline is not None
 
 
-OfLoader: TypeAlias = (
-    TrialStarted | LoaderMade | FaultsArmed | PhaseStarted | LoaderTime | HarnessTime | MeetingTime
-    | Noted | Kept | WorkersStarting | EpochLength | BatchReceived | PassEnded | Measured | Looked
-    | FaultsCounted | FilesLasting
-    | ReferenceTaken | Refused | InternalError
+ERRORS: Mapping[str, type[DataLoaderFaultsError]] = {
+    kind.__name__: kind
+    for kind in (
+        exceptions.InvalidArgumentError,
+        UnusableDatasetError,
+        exceptions.UnusableEnvironmentError,
+        exceptions.LostProcessError,  # A process of ours was ended or stopped.
+        exceptions.HarnessError,  # Our own code failed.
+    )
+}
+REFUSALS = tuple(ERRORS.values())[:3]
+"""Why a job cannot be done."""
+
+
+def failed(error: DataLoaderFaultsError) -> Failed:
+    """The event by which pytest's process raises *error*, which is one of ``ERRORS``."""
+    name = next(name for name, kind in ERRORS.items() if isinstance(error, kind))
+    return Failed(name, str(error), getattr(error, "lacking", None), time.monotonic())
+
+
+TrialEvent: TypeAlias = (
+    ProcessesStarted | Turn | FaultsArmed | PhaseStarted | FactsFound | Kept | BatchReceived
+    | PassEnded | ReferenceTaken | Failed | TrialEnded
 )  # fmt: skip
-OfWarden: TypeAlias = DeadlineReached | HarnessFailed | TrialEnded
-JournalEvent: TypeAlias = OfLoader | OfWarden | ToJournal
-AnEvent = TypeVar("AnEvent")
-wire.register(*get_args(OfLoader | OfWarden))
+JournalEvent: TypeAlias = TrialEvent | ToJournal
+EventT = TypeVar("EventT")
+wire.register(*get_args(TrialEvent))
 
 _UNWRITABLE = 71
 """The exit status of a process that has lost its journal; the warden reads ``loss``."""
@@ -284,7 +236,7 @@ class Journal(AnonymousFile):
         finally:
             self._is_passed_on = False
 
-    def write(self, event: OfLoader | OfWarden) -> None:
+    def write(self, event: TrialEvent) -> None:
         """Append one event on a new line, even after half a line of another one.
 
         If the user's code has closed the file, its number may be that of a user's file.
@@ -300,6 +252,14 @@ class Journal(AnonymousFile):
         while data:
             data = data[os.write(self.fd, data) :]
 
+    def write_turn(self, whose: str) -> None:
+        """Write down that the time of *whose* passes from now on."""
+        self.write(Turn(whose, time.monotonic()))
+
+    def write_note(self, note: Note) -> None:
+        """Write down a *note* of the outcome: a fact that only some trials have."""
+        self.write(FactsFound(notes=(note,)))
+
     def events(self) -> list[JournalEvent]:
         """The events in the order written, without half a line of a process that was killed.
 
@@ -308,7 +268,7 @@ class Journal(AnonymousFile):
         """
         return list(self.of(*get_args(JournalEvent)))
 
-    def of(self, *kinds: type[AnEvent]) -> Iterator[AnEvent]:
+    def of(self, *kinds: type[EventT]) -> Iterator[EventT]:
         """The events of these *kinds*; the others are not parsed."""
         for line in filter(None, self.text().split("\n")):
             kind = wire.kind_of(line)
@@ -316,3 +276,148 @@ class Journal(AnonymousFile):
                 continue
             with contextlib.suppress(wire.IncompleteMessageError):
                 yield wire.decode(line)
+
+
+def outcome_from(
+    request: TrialRequest, events: Sequence[JournalEvent], printed: str = ""
+) -> Outcome:
+    """The facts in *events*, and in what was *printed*, about the trial of a *request*."""
+    fields: dict[str, Any] = {"passes": _passes_from(events)}
+    report: dict[str, Any] = {}
+    for event in events:
+        match event:
+            case FactsFound():
+                found = {name: value for name, value in event._asdict().items() if value}
+                loader = found.pop("loader", None) or fields.get("loader", LoaderFacts())
+                lists = {name: (*fields.get(name, ()), *each) for name, each in found.items()}
+                fields |= {"loader": loader, **lists}
+            case ChangeRefused(refusal):
+                fields["notes"] = (*fields.get("notes", ()), refusal)
+            case WorkerReports(faults, processes):
+                report = {"faults": tuple(faults), "processes": tuple(processes)}
+            case PhaseStarted(phase):
+                fields["phase"] = phase
+            case TrialEnded(exitcode, duration, _, at_deadline):
+                end = TrialEnd(event.timed_out, exitcode, at_deadline)
+                fields |= {"duration": duration, "end": end}
+    if not ("faults" in fields or "processes" in fields):  # The trial's process died or hung.
+        fields |= report
+    crashes = (Crash(file, library_of(file)) for file in crashed_files(printed))
+    fields["notes"] = (*fields.get("notes", ()), *crashes)
+    outcome = Outcome(request, **fields)
+    return replace(outcome, timeline=timeline_of(outcome, events))
+
+
+def _passes_from(events: Iterable[JournalEvent]) -> tuple[Pass, ...]:
+    """The passes in order, with those that did not end."""
+    passes: dict[Phase, Pass] = {}
+    delivered: defaultdict[Phase, list[Batch]] = defaultdict(list)
+    for event in events:
+        match event:
+            case BatchReceived(phase, batch):
+                passes.setdefault(phase, Pass(phase))
+                delivered[phase].append(batch)
+            case PhaseStarted(phase):  # A pass may be made again.
+                delivered[phase].clear()
+            case PassEnded(_, result):
+                raised = result.exception
+                named = raised and replace(raised, library=library_of(raised.file))
+                passes[result.phase] = replace(result, exception=named)
+    return tuple(replace(each, delivered=(*delivered[each.phase],)) for each in passes.values())
+
+
+def add_to_history(history: FileHistory, outcome: Outcome, events: Iterable[JournalEvent]) -> None:
+    """Add to *history* what the *events* of a trial say about files."""
+    for event in events:
+        if isinstance(event, FileCreated):
+            history.created.add(event)
+        elif isinstance(event, FileChanged):
+            history.changed.add(event)
+    if outcome.schedule:
+        return
+    files = (item for process in outcome.processes for item in process.files.items())
+    history.read |= {os.path.realpath(path) for path, counts in files if counts.reads}
+
+
+def reference_from(events: Iterable[JournalEvent], end: TrialEnded, printed: str = "") -> Reference:
+    """The reference that a reference job wrote, unless the dataset ended its process before."""
+    for event in events:
+        if isinstance(event, ReferenceTaken):
+            return event.reference
+    ending = describe_exit(end.exitcode) + likely_sender(end.exitcode)
+    advice = _AFTER_A_FORK if end.exitcode else _WITHOUT_A_WORD
+    if end.exitcode in FROM_OUTSIDE:
+        advice = _FROM_OUTSIDE
+    readable = "\n".join(sort_for_reader(printed.strip().split("\n")))
+    raise UnusableDatasetError(
+        f"the process that read the dataset died ({ending}), without faults or workers."
+        f" {advice}. It printed:\n"
+        f"    {indent_rest(readable) or 'nothing'}"
+    )
+
+
+_AFTER_A_FORK = (
+    "It was forked from pytest's process, and a library with its own threads or locks may not"
+    " survive a fork: create the data in another process, and do not use the library before"
+)
+_FROM_OUTSIDE = (
+    "A second one died too. Unless the dataset sends that signal, find out what kills processes on"
+    " this machine"
+)
+_WITHOUT_A_WORD = (
+    "This is not a crash: the dataset, or a library that it uses, ended the process, as os._exit(0)"
+    " does, or replaced it with another program, as os.exec* does. Remove that call"
+)
+_MOST_FIRINGS = 100
+"""Firings of one fault in a timeline: the page lists them, and has many trials."""
+
+
+def timeline_of(outcome: Outcome, events: Sequence[JournalEvent]) -> tuple[Event, ...]:
+    """When passes and faults happened in the trial of *outcome*, and what ended it."""
+    began = next((event.began for event in events if isinstance(event, TrialEnded)), None)
+    if began is None:  # It is not over.
+        return ()
+    entries = [*_pass_events(events), *_fault_events(outcome)]
+    end = began + outcome.duration
+    if outcome.died:
+        text = f"the process {describe_end(outcome.end.exitcode)}"
+        entries.append(Event(end, LOADER, "exit", text))
+    if outcome.timed_out:
+        entries.append(Event(end, LOADER, "exit", "the deadline ended the trial"))
+    return tuple(
+        replace(each, time=round(each.time - began, 6), text=shorten(each.text))
+        for each in sorted(entries, key=lambda entry: entry.time)
+    )
+
+
+def _pass_events(events: Sequence[JournalEvent]) -> Iterator[Event]:
+    for event in events:
+        match event:
+            case PhaseStarted(phase, at) if phase not in (START, DONE):
+                yield Event(at, LOADER, "epoch", f"{_phase_name(phase)} starts")
+            case PassEnded(at, result):
+                for death in result.deaths:
+                    yield Event(at, f"worker {death.worker}", "exit", str(death))
+                if error := result.exception:
+                    yield Event(at, LOADER, "error", error_line(error))
+                ending = " with an error" if error else ""
+                yield Event(at, LOADER, "epoch", f"{_phase_name(result.phase)} ends{ending}")
+
+
+def _phase_name(phase: Phase) -> str:
+    return f"the {phase}" if phase == RECOVERY else str(phase)
+
+
+def _fault_events(outcome: Outcome) -> Iterator[Event]:
+    """The first firings of each fault. Without workers, the main process acts as worker 0."""
+    for facts in outcome.faults:
+        timed = [(each.time, each) for each in facts.firings if each.time is not None]
+        for at, firing in sorted(timed, key=lambda pair: pair[0])[:_MOST_FIRINGS]:
+            process = LOADER if firing.worker is None else f"worker {firing.worker}"
+            yield Event(at, process, "fault", _occurrence(facts, firing))
+
+
+def _occurrence(facts: FaultFacts, firing: Firing) -> str:
+    where = f" of {firing.path}" if firing.path else ""
+    sample = "" if firing.sample is None else f", sample {firing.sample}"
+    return f"{type(facts.fault).__name__}: {firing.call}{where}{sample}"

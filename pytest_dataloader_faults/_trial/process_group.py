@@ -29,11 +29,10 @@ from torch.utils.data import DistributedSampler
 
 from pytest_dataloader_faults._settings.jobs import Rank
 from pytest_dataloader_faults._trial.journal import (
-    HarnessTime,
+    HARNESS,
+    LOADER,
+    OTHERS,
     Journal,
-    LoaderTime,
-    MeetingTime,
-    Noted,
 )
 from pytest_dataloader_faults.exceptions import UnusableDatasetError, UnusableEnvironmentError
 from pytest_dataloader_faults.outcomes.results import Absence, EpochsApart, Position, Reason
@@ -57,7 +56,7 @@ _ENVIRONMENT = (None, "env://")
 def join(rank: Rank, journal: Journal) -> Meetings | None:
     """Make this process *rank*, as one that torchrun has started; None for a single rank."""
     os.environ.update(rank.environment)
-    journal.write(HarnessTime(time.monotonic()))
+    journal.write_turn(HARNESS)
     store: Any = _distributed.HashStore()
     if rank.size > 1:
         store = _distributed.FileStore(f"/proc/self/fd/{rank.store}", rank.size)
@@ -69,7 +68,7 @@ def join(rank: Rank, journal: Journal) -> Meetings | None:
     _replace_init(_members(rank, store, "dataset"))
     # Its first collective waits until every rank has the other group: one may destroy that soon.
     meetings = Meetings(rank, store, journal) if rank.size > 1 else None
-    journal.write(LoaderTime(time.monotonic()))
+    journal.write_turn(LOADER)
     return meetings
 
 
@@ -158,7 +157,7 @@ class Meetings:
     def meet(self, epoch: int, batch: int) -> bool:
         """Wait with *batch* of *epoch*, from 1, until each rank has one; False if one has none."""
         position = Position(epoch, batch)
-        self._journal.write(MeetingTime(time.monotonic()))
+        self._journal.write_turn(OTHERS)
         try:
             states = self._exchange(_State.HAS_BATCH, position)
         except RuntimeError:  # gloo's, once the connection to a rank is closed.
@@ -170,14 +169,14 @@ class Meetings:
         positions = tuple(each for _, each in states)
         if len({each.epoch for each in positions}) > 1 and not self._are_apart:
             self._are_apart = True
-            self._journal.write(Noted(EpochsApart(positions)))
-        self._journal.write(LoaderTime(time.monotonic()))
+            self._journal.write_note(EpochsApart(positions))
+        self._journal.write_turn(LOADER)
         return True
 
     def await_second(self) -> None:
         """Wait with all ranks until the same second of the clock begins."""
         states = self._exchange(_State.HAS_BATCH, Position(0, math.ceil(time.time())))
-        self._journal.write(HarnessTime(time.monotonic()))
+        self._journal.write_turn(HARNESS)
         begin = max(position.batch for _, position in states)
         while (seconds := begin - time.time()) > 0:
             time.sleep(seconds)
@@ -193,7 +192,7 @@ class Meetings:
         """Replace the group that was closed, for the recovery pass of all ranks."""
         if self._has_failed:
             _destroy()
-            self._journal.write(HarnessTime(time.monotonic()))
+            self._journal.write_turn(HARNESS)
             with contextlib.suppress(RuntimeError):  # A rank has exited.
                 _init(self._rank, self._store, "recovery")
 
@@ -205,15 +204,15 @@ class Meetings:
     def _wait(self, state: _State) -> None:
         if self._are_over:
             return
-        self._journal.write(MeetingTime(time.monotonic()))
+        self._journal.write_turn(OTHERS)
         with contextlib.suppress(RuntimeError):  # A rank has exited, whose own facts say how.
             self._exchange(state, Position(0, 0))
-        self._journal.write(HarnessTime(time.monotonic()))
+        self._journal.write_turn(HARNESS)
 
     def _end(self, absence: Absence) -> bool:
         self._are_over = True
-        self._journal.write(Noted(absence))
-        self._journal.write(LoaderTime(time.monotonic()))
+        self._journal.write_note(absence)
+        self._journal.write_turn(LOADER)
         return False
 
     def _exchange(self, state: _State, position: Position) -> list[tuple[_State, Position]]:

@@ -37,20 +37,16 @@ from pytest_dataloader_faults._trial.connections import SharedConnections
 from pytest_dataloader_faults._trial.driver import LoaderDriver, describe_error, idle_at_once
 from pytest_dataloader_faults._trial.factory import describe_data_folder
 from pytest_dataloader_faults._trial.journal import (
+    HARNESS,
+    LOADER,
     REFUSALS,
+    FactsFound,
     FaultsArmed,
-    FaultsCounted,
-    FilesLasting,
-    HarnessTime,
     Journal,
-    LoaderMade,
-    LoaderTime,
-    Looked,
-    Measured,
     PassEnded,
     PhaseStarted,
     ReferenceTaken,
-    refusal,
+    failed,
 )
 from pytest_dataloader_faults._trial.process.environment import FreeResources, limit_descriptors
 from pytest_dataloader_faults._trial.samplers import (
@@ -66,7 +62,7 @@ from pytest_dataloader_faults._trial.samples.passes import Reader, SampleCompare
 from pytest_dataloader_faults._trial.samples.reference import take_reference
 from pytest_dataloader_faults.faults import has_files
 from pytest_dataloader_faults.faults.base import Effect
-from pytest_dataloader_faults.outcomes import Pass, Phase, Stage
+from pytest_dataloader_faults.outcomes import LoaderFacts, Pass, Phase, Stage
 from pytest_dataloader_faults.outcomes.stages import DONE
 from pytest_dataloader_faults.steps import (
     Arm,
@@ -121,10 +117,10 @@ def run(
             armed = _arm_engine(job, supervision, own_folders)
             parts = (journal, server, free, meetings, armed, supervision, fired)
             TrialProcess(job, *parts).run(job.processes[number])
-    except tuple(REFUSALS.values()) as error:
-        journal.write(refusal(error))
+    except REFUSALS as error:
+        journal.write(failed(error))
     except ClosedByUserError as error:
-        journal.write(refusal(exceptions.UnusableDatasetError(str(error))))
+        journal.write(failed(exceptions.UnusableDatasetError(str(error))))
 
 
 def _take_reference(job: ReferenceJob, journal: Journal, own_folders: Sequence[str]) -> None:
@@ -183,6 +179,7 @@ class TrialProcess:
         self._driver: LoaderDriver | None = None
         self._use_batch: Callable[[Any], Any] | None = None
         self._length: int | None = None
+        self._facts = LoaderFacts()
         self._made: Make = Make()
         self._replay = NO_REPLAY
         self.prepare: Callable[[Any], None] | None = None
@@ -225,8 +222,8 @@ class TrialProcess:
                 step.run(self)
             case Look(stage):
                 gc.collect()  # Ends what the loader and the dataset left.
-                self.journal.write(HarnessTime(time.monotonic()))
-                self.journal.write(Looked(resources.look(stage, self.server)))
+                self.journal.write_turn(HARNESS)
+                self.journal.write(FactsFound(resources=(resources.look(stage, self.server),)))
             case _ if self.loader is not None:
                 self._prepare(step, self.loader)
                 self._iterate(step, self.loader)
@@ -267,7 +264,7 @@ class TrialProcess:
             self.journal.write(PhaseStarted(step.phase, time.monotonic()))
             self.loader = self._try_to_make(step, step.phase)
         else:
-            self.journal.write(LoaderTime(time.monotonic()))
+            self.journal.write_turn(LOADER)
             self._monitor.arm_before_dataset()
             self.loader = self._try_to_make(step, step.phase)
             self._monitor.client.note_dataset_made()
@@ -279,7 +276,6 @@ class TrialProcess:
         try:
             return self._make_loader(step)
         except loaders.EmptyDatasetError:
-            self.journal.write(LoaderMade("map", ""))
             result = Pass(phase, complete=True, length=0)
         except exceptions.UnusableDatasetError as error:
             cause = error.__cause__ or error
@@ -308,13 +304,9 @@ class TrialProcess:
             self._length = count(loader, outer)
             self.sampler = sampler_of_epoch(loader, outer)
             if job.settings.samples is not None:
-                limit_samples(
-                    loader,
-                    outer,
-                    job.settings.samples,
-                    keeps_sampler=step.adapt is not None,
-                    batch_size=job.batch_size,
-                )
+                keeps, size = step.adapt is not None, job.batch_size
+                samples = job.settings.samples
+                limit_samples(loader, outer, samples, keeps_sampler=keeps, batch_size=size)
         elif job.rank_of_several:
             self._length = loaders.length_of(loaders.dataset_of(loader))
         if step.adapt is None and (is_intact or self._length == job.replay.length):
@@ -325,8 +317,9 @@ class TrialProcess:
         if loader.num_workers:
             self.free.require_for(loader.num_workers)
         loaders.end_stream(loader, job.comparison.limit)
-        facts = loaders.start_method_of(loader), drops_last(loader), state_of(loader, outer)
-        self.journal.write(LoaderMade(kind, *facts))
+        parts = loaders.start_method_of(loader), drops_last(loader), state_of(loader, outer)
+        self._facts = LoaderFacts(kind, *parts)
+        self.journal.write(FactsFound(self._facts))
         return loader
 
     def _watch(self) -> contextlib.AbstractContextManager[None]:
@@ -344,6 +337,7 @@ class TrialProcess:
                 journal=self.journal,
                 comparer=SampleComparer(self.job.comparison, self.job.settings.contract),
                 loader=self.loader,
+                facts=self._facts,
                 length=self._length,
                 of_workers=self.job.options.of_workers,
                 use_batch=self._use_batch,
@@ -370,11 +364,11 @@ class TrialProcess:
             self._connections.end(self.journal)
         self._scope, self._monitor = self._outer_scope, None
         assert self._injection is not None
-        processes = self._injection.processes
-        self.journal.write(FaultsCounted(self._injection.faults, processes))
+        faults, processes, lasting = self._injection.faults, self._injection.processes, list[str]()
         if self.job.options.watch_files:
             paths = {path for each in processes for path in each.files}
-            self.journal.write(FilesLasting(sorted(filter(os.path.lexists, paths))))
+            lasting = sorted(filter(os.path.lexists, paths))
+        self.journal.write(FactsFound(None, faults, processes, lasting))
 
     def _run_epoch(self, step: Epoch) -> bool:
         """Run the next epoch; whether others may follow."""
@@ -409,10 +403,10 @@ class TrialProcess:
     def _take_footprints(self, footprints: resources.FootprintSampler, number: int) -> None:
         """Write down the footprint of each process after round *number*."""
         driver = self.start_driver()
-        self.journal.write(HarnessTime(time.monotonic()))
+        self.journal.write_turn(HARNESS)
         driver.wait_until_idle()
-        self.journal.write(Measured(footprints.look(number, driver.working)))
-        self.journal.write(LoaderTime(time.monotonic()))
+        self.journal.write(FactsFound(footprints=footprints.look(number, driver.working)))
+        self.journal.write_turn(LOADER)
 
     def _end_faults(self) -> None:
         assert self._monitor is not None

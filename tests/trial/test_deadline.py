@@ -20,16 +20,15 @@ from pytest_dataloader_faults._settings.jobs import Deadlines
 from pytest_dataloader_faults._trial import take_reference
 from pytest_dataloader_faults._trial.driver import LoaderDriver
 from pytest_dataloader_faults._trial.journal import (
-    HarnessTime,
-    LoaderTime,
+    HARNESS,
+    LOADER,
     PhaseStarted,
-    WorkersStarting,
+    ProcessesStarted,
+    Turn,
 )
 from pytest_dataloader_faults._trial.process import clock
 from pytest_dataloader_faults._trial.process.clock import (
-    HARNESS,
     HARNESS_SECONDS,
-    LOADER,
     SLICE,
     START,
     Pauses,
@@ -56,19 +55,19 @@ _LONGER = 4.5
     [
         ([], LOADER, 110),
         ([PhaseStarted(DONE, 103)], LOADER, 110),
-        ([LoaderTime(101), LoaderTime(103)], LOADER, 110),
+        ([Turn(LOADER, 101), Turn(LOADER, 103)], LOADER, 110),
         ([PhaseStarted(EPOCH_1, 101), PhaseStarted(EPOCH_2, 103)], LOADER, 113),
-        ([HarnessTime(104)], HARNESS, 104 + HARNESS_SECONDS),
-        ([HarnessTime(104), LoaderTime(120)], LOADER, 126),
+        ([Turn(HARNESS, 104)], HARNESS, 104 + HARNESS_SECONDS),
+        ([Turn(HARNESS, 104), Turn(LOADER, 120)], LOADER, 126),
         (
-            [HarnessTime(104), LoaderTime(120), HarnessTime(121)],
+            [Turn(HARNESS, 104), Turn(LOADER, 120), Turn(HARNESS, 121)],
             HARNESS,
             121 + HARNESS_SECONDS - 16,
         ),
         ([PhaseStarted(RECOVERY, 105)], LOADER, 115),
-        ([HarnessTime(104), PhaseStarted(RECOVERY, 150)], LOADER, 160),
+        ([Turn(HARNESS, 104), PhaseStarted(RECOVERY, 150)], LOADER, 160),
         (
-            [HarnessTime(104), PhaseStarted(RECOVERY, 150), HarnessTime(152)],
+            [Turn(HARNESS, 104), PhaseStarted(RECOVERY, 150), Turn(HARNESS, 152)],
             HARNESS,
             152 + HARNESS_SECONDS - 46,
         ),
@@ -78,7 +77,7 @@ def test_each_has_its_own_time(events, whose, until):
     assert deadline_after(events, began=100, deadline=10) == (whose, until)
 
 
-_STARTING = WorkersStarting((7, 8), 102.0)
+_STARTING = ProcessesStarted((7, 8), 102.0)
 
 
 @rows(
@@ -89,13 +88,13 @@ _STARTING = WorkersStarting((7, 8), 102.0)
         ([_STARTING, WorkerArmed(7, 105), WorkerArmed(8, 125)], LOADER, 133),
         ([WorkerArmed(7, 105), _STARTING, WorkerArmed(8, 125)], LOADER, 133),
         ([WorkerArmed(7, 105), WorkerArmed(8, 106), _STARTING], LOADER, 110),
-        ([_STARTING, WorkerArmed(7, 105), HarnessTime(106)], HARNESS, 106 + HARNESS_SECONDS),
+        ([_STARTING, WorkerArmed(7, 105), Turn(HARNESS, 106)], HARNESS, 106 + HARNESS_SECONDS),
         (
-            [_STARTING, HarnessTime(106), WorkerArmed(7, 107), WorkerArmed(8, 108)],
+            [_STARTING, Turn(HARNESS, 106), WorkerArmed(7, 107), WorkerArmed(8, 108)],
             HARNESS,
             106 + HARNESS_SECONDS,
         ),
-        ([WorkersStarting((7, 8), None)], LOADER, 110),
+        ([ProcessesStarted((7, 8), None)], LOADER, 110),
     ],
 )
 def test_the_start_of_workers_has_its_own_time(events, whose, until):
@@ -227,9 +226,9 @@ _NEW = PhaseStarted(EPOCH_1, 101)
         ([_NEW], [(100, 106)], (LOADER, 116)),
         ([_NEW], [(103, 106), (105, 108)], (LOADER, 116)),
         ([_NEW], [(104, 105), (107, 109)], (LOADER, 114)),
-        ([_NEW, HarnessTime(105)], [(103, 104)], (HARNESS, 105 + HARNESS_SECONDS)),
-        ([_NEW, HarnessTime(105), LoaderTime(106)], [(102, 104)], (LOADER, 114)),
-        ([_NEW, HarnessTime(105)], [(104, 107)], (HARNESS, 107 + HARNESS_SECONDS)),
+        ([_NEW, Turn(HARNESS, 105)], [(103, 104)], (HARNESS, 105 + HARNESS_SECONDS)),
+        ([_NEW, Turn(HARNESS, 105), Turn(LOADER, 106)], [(102, 104)], (LOADER, 114)),
+        ([_NEW, Turn(HARNESS, 105)], [(104, 107)], (HARNESS, 107 + HARNESS_SECONDS)),
     ],
 )
 def test_a_pause_is_not_counted(events, pauses, expected):

@@ -22,7 +22,7 @@ from pytest_dataloader_faults._engine.loader import client
 from pytest_dataloader_faults._engine.supervisor.server import Supervisor
 from pytest_dataloader_faults._engine.worker.session import WorkerSession
 from pytest_dataloader_faults._trial import driver, take_reference
-from pytest_dataloader_faults._trial.journal import WorkersStarting
+from pytest_dataloader_faults._trial.journal import ProcessesStarted
 from pytest_dataloader_faults._trial.process import surroundings, warden
 from pytest_dataloader_faults._trial.process.clock import OVERDUE
 from pytest_dataloader_faults._trial.resources import end_session
@@ -261,7 +261,7 @@ def test_a_supervisor_that_is_stopped_ends_with_a_killed_warden(records, left_be
 
 
 def _fail_once_workers_start(self, _child):
-    assert until(lambda: any(self.around.facts.of(WorkersStarting)))
+    assert until(lambda: any(self.around.facts.of(ProcessesStarted)))
     raise RuntimeError("a defect of the warden")
 
 

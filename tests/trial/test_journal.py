@@ -13,22 +13,21 @@ import pytest
 from pytest_dataloader_faults import Outcome, run_trial
 from pytest_dataloader_faults._engine.protocol import WorkerArmed, WorkerReports
 from pytest_dataloader_faults._engine.system.processes import fork
-from pytest_dataloader_faults._trial.from_journal import outcome_from, reference_from, timeline_of
 from pytest_dataloader_faults._trial.journal import (
     BatchReceived,
-    FaultsCounted,
-    HarnessFailed,
+    FactsFound,
+    Failed,
     Journal,
     Kept,
-    LoaderTime,
-    Looked,
-    Noted,
     PassEnded,
     PhaseStarted,
+    ProcessesStarted,
     ReferenceTaken,
-    Refused,
     TrialEnded,
-    TrialStarted,
+    Turn,
+    outcome_from,
+    reference_from,
+    timeline_of,
 )
 from pytest_dataloader_faults.faults import HungRead, ReadError, ShortRead, WorkerKilled
 from pytest_dataloader_faults.outcomes import (
@@ -84,11 +83,11 @@ def test_events_come_back_in_order(journal):
     files = {"/a.x": FileCounts(1, 2, 64)}
     events = [
         BEGAN,
-        BatchReceived(EPOCH_1, 2.5, BATCH),
+        BatchReceived(EPOCH_1, BATCH),
         PassEnded(3.0, Pass(EPOCH_1, exception=raised, deaths=(WorkerDeath(0, 7, -9),))),
-        FaultsCounted((FaultFacts(ASKED.schedule[0]),), (WorkerFacts(0, 7, 1, files),)),
+        FactsFound(None, (FaultFacts(ASKED.schedule[0]),), (WorkerFacts(0, 7, 1, files),)),
         ReferenceTaken(Reference("map", (((0, 1), Sample("a")),))),
-        Refused("UnusableDatasetError", "why", None),
+        Failed("UnusableDatasetError", "why", None, 3.5),
         PhaseStarted(DONE, 4.0),
     ]
     for event in events:
@@ -106,13 +105,13 @@ def test_an_event_of_the_supervisor_is_one_too(journal):
 def test_an_unknown_event_raises(journal, line):
     os.write(journal.fd, line + b"\n")
     with pytest.raises(UnknownMessageError, match="is not a message"):
-        list(journal.of(LoaderTime))
+        list(journal.of(Turn))
 
 
-@pytest.mark.parametrize("fields", [b"", b', "at": 1.0, "more": 2'])
+@pytest.mark.parametrize("fields", [b"", b', "whose": "loader", "at": 1.0, "more": 2'])
 def test_an_event_with_other_fields_raises(journal, fields):
-    os.write(journal.fd, b'{"type": "LoaderTime"' + fields + b"}\n")
-    with pytest.raises(UnknownMessageError, match="LoaderTime"):
+    os.write(journal.fd, b'{"type": "Turn"' + fields + b"}\n")
+    with pytest.raises(UnknownMessageError, match="Turn"):
         journal.events()
 
 
@@ -133,7 +132,7 @@ def test_a_line_that_was_cut_off_does_not_hide_the_others(journal):
 
 def test_events_after_half_a_line_are_read(journal):
     os.write(journal.fd, b'{"type": "BatchReceived", "batch": {"indi')
-    ended = TrialEnded(timed_out=False, exitcode=-9, duration=1.0, began=2.0)
+    ended = TrialEnded(exitcode=-9, duration=1.0, began=2.0)
     journal.write(ended)
     assert journal.events() == [ended]
 
@@ -143,7 +142,7 @@ def test_many_writers_do_not_mix(journal):
 
     def write(name: int) -> None:
         for number in range(50):
-            journal.write(HarnessFailed(f"{name} {number}", text))
+            journal.write(Failed("HarnessError", f"{name} {number}", text, 1.0))
 
     threads = [threading.Thread(target=write, args=(number,)) for number in range(2)]
     for thread in threads:
@@ -151,7 +150,11 @@ def test_many_writers_do_not_mix(journal):
     _in_a_child(lambda: write(2))
     for thread in threads:
         thread.join()
-    written = {HarnessFailed(f"{name} {number}", text) for name in range(3) for number in range(50)}
+    written = {
+        Failed("HarnessError", f"{name} {number}", text, 1.0)
+        for name in range(3)
+        for number in range(50)
+    }
     assert set(journal.events()) == written
 
 
@@ -162,12 +165,12 @@ def test_it_is_not_handed_to_programs(journal):
 
 def test_passes_and_recovery_are_kept_apart():
     events = [
-        BatchReceived(EPOCH_1, 2.0, BATCH),
+        BatchReceived(EPOCH_1, BATCH),
         PassEnded(3.0, PASS),
         PassEnded(4.0, Pass(EPOCH_2, ((0, 1),))),
-        BatchReceived(RECOVERY, 5.0, BATCH),
+        BatchReceived(RECOVERY, BATCH),
         PassEnded(6.0, replace(PASS, phase=RECOVERY)),
-        Looked(Resources(Stage.EPOCH, {}, {})),
+        FactsFound(resources=(Resources(Stage.EPOCH, {}, {}),)),
     ]
     outcome = outcome_from(ASKED, events)
     assert [(each.complete, len(each.delivered)) for each in outcome.epochs] == [
@@ -181,7 +184,7 @@ def test_passes_and_recovery_are_kept_apart():
 
 def test_facts_of_some_trials_are_notes():
     notes = SavedState(1, size=4), Absence(1, Reason.GONE, Position(1, 2)), LoadedState(0)
-    events = [*map(Noted, notes[:2]), Kept(0, "gASV"), Noted(notes[2])]
+    events = [FactsFound(notes=notes[:2]), Kept(0, "gASV"), FactsFound(notes=notes[2:])]
     outcome = outcome_from(ASKED, events)
 
     assert outcome.notes == notes
@@ -195,15 +198,15 @@ def test_the_supervisors_last_report_fills_the_counters():
     processes = (WorkerFacts(None, 6, 0, {}), WorkerFacts(0, 7, 1, {"/a.x": FileCounts(1, 1, 64)}))
     outcome = outcome_from(ASKED, [WorkerReports(faults, processes, [], [])])
     assert (outcome.faults, outcome.main, outcome.workers) == (faults, processes[0], processes[1:])
-    counted = FaultsCounted(outcome.faults, outcome.workers)
+    counted = FactsFound(None, outcome.faults, outcome.workers)
     again = outcome_from(ASKED, [counted, WorkerReports([], [], [], [])])
     assert (again.faults, again.workers) == (outcome.faults, outcome.workers)
 
 
 def test_a_reference_is_found_among_events():
     reference = Reference("map", ((0, Sample("a")),))
-    end = TrialEnded(timed_out=False, exitcode=0, duration=2.5, began=0.0)
-    assert reference_from([BEGAN, ReferenceTaken(reference), end], "") == reference
+    end = TrialEnded(exitcode=0, duration=2.5, began=0.0)
+    assert reference_from([BEGAN, ReferenceTaken(reference), end], end) == reference
 
 
 pytestmark = pytest.mark.usefixtures("engine")
@@ -281,10 +284,10 @@ def test_the_first_firings_of_a_fault_are_listed(records):
 
 def _events_of_a_trial():
     return [
-        TrialStarted(1),
+        ProcessesStarted((1,)),
         PhaseStarted(EPOCH_1, 10.0),
         PassEnded(99.0, Pass(EPOCH_1, complete=True)),
-        TrialEnded(timed_out=False, exitcode=0, duration=91.0, began=9.0),
+        TrialEnded(exitcode=0, duration=91.0, began=9.0),
     ]
 
 

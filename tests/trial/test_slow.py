@@ -15,7 +15,7 @@ from pytest_dataloader_faults import run_trial
 from pytest_dataloader_faults._engine.system.proc import parse_call, seconds_without_cpu
 from pytest_dataloader_faults._engine.system.processes import fork
 from pytest_dataloader_faults._trial import resources
-from pytest_dataloader_faults._trial.journal import HarnessTime, TrialStarted, WorkersStarting
+from pytest_dataloader_faults._trial.journal import HARNESS, ProcessesStarted, Turn
 from pytest_dataloader_faults._trial.process import clock, warden
 from pytest_dataloader_faults._trial.process.clock import (
     MORE_SECONDS,
@@ -276,7 +276,7 @@ def test_the_activity_is_the_one_that_says_most(observation, activity):
     assert activity_of(observation, 100.0, 10.0) == activity
 
 
-_LOADER = TrialStarted(1)
+_LOADER = ProcessesStarted((1,))
 
 
 @rows(
@@ -284,9 +284,9 @@ _LOADER = TrialStarted(1)
     [
         ([], ()),
         ([_LOADER], (1,)),
-        ([_LOADER, WorkersStarting((2, 3), 1.0), HarnessTime(2.0)], (2, 3)),
-        ([_LOADER, WorkersStarting((2, 3), 1.0), WorkersStarting((4, 5), None)], (4, 5)),
-        ([_LOADER, WorkersStarting((), 1.0)], (1,)),
+        ([_LOADER, ProcessesStarted((2, 3), 1.0), Turn(HARNESS, 2.0)], (2, 3)),
+        ([_LOADER, ProcessesStarted((2, 3), 1.0), ProcessesStarted((4, 5), None)], (4, 5)),
+        ([_LOADER, ProcessesStarted((), 1.0)], (1,)),
     ],
 )
 def test_the_workers_are_looked_at(events, pids):

@@ -15,14 +15,13 @@ from pytest_dataloader_faults._engine.system import proc
 from pytest_dataloader_faults._settings import DEADLINE
 from pytest_dataloader_faults._settings.jobs import Limits
 from pytest_dataloader_faults._trial.journal import (
-    DeadlineReached,
-    HarnessTime,
+    HARNESS,
+    LOADER,
+    OTHERS,
     Journal,
-    LoaderTime,
-    MeetingTime,
     PhaseStarted,
-    TrialStarted,
-    WorkersStarting,
+    ProcessesStarted,
+    Turn,
 )
 from pytest_dataloader_faults.outcomes import Activity, AtDeadline
 from pytest_dataloader_faults.outcomes.stages import DONE
@@ -39,19 +38,11 @@ from pytest_dataloader_faults.outcomes.stages import DONE
 # does. It is armed after that and before it makes a sample. So until all workers are armed, the
 # time does not count for the loader or the trial.
 
-WatchedEvent: TypeAlias = (
-    TrialStarted
-    | PhaseStarted
-    | LoaderTime
-    | HarnessTime
-    | MeetingTime
-    | WorkersStarting
-    | WorkerArmed
-)
+WatchedEvent: TypeAlias = ProcessesStarted | PhaseStarted | Turn | WorkerArmed
 """What the warden reads while the trial runs."""
 
-LOADER, START, HARNESS, OTHERS = "loader", "start", "harness", "others"
-_OWNERS: dict[type, str] = {LoaderTime: LOADER, HarnessTime: HARNESS, MeetingTime: OTHERS}
+START = "start"
+"""Whose time passes while workers start."""
 HARNESS_SECONDS = 60.0
 """For all of the trial's own work together."""
 OVERDUE = (
@@ -99,7 +90,7 @@ def _turns(events: Iterable[WatchedEvent]) -> Iterator[tuple[float, str, bool]]:
     awaited: set[int] = set()
     for event in events:
         match event:
-            case WorkersStarting(pids, float() as at):
+            case ProcessesStarted(pids, float() as at):
                 awaited = set(pids) - armed
                 if awaited:
                     yield at, START, False
@@ -108,9 +99,9 @@ def _turns(events: Iterable[WatchedEvent]) -> Iterator[tuple[float, str, bool]]:
                 if awaited and awaited <= armed:
                     awaited = set()
                     yield at, LOADER, False
-            case LoaderTime(at) | HarnessTime(at) | MeetingTime(at):
+            case Turn(whose, at):
                 awaited = set()
-                yield at, _OWNERS[type(event)], False
+                yield at, whose, False
             case PhaseStarted(phase, at) if phase != DONE:
                 awaited = set()
                 yield at, LOADER, True
@@ -229,11 +220,8 @@ def pids_of(events: Iterable[WatchedEvent]) -> Sequence[int]:
     """The workers that were started last; the main process if there are none."""
     pids: Sequence[int] = ()
     for event in events:
-        match event:
-            case TrialStarted(pid):
-                pids = [pid]
-            case WorkersStarting():
-                pids = event.pids or pids
+        if isinstance(event, ProcessesStarted):
+            pids = event.pids or pids
     return pids
 
 
@@ -423,9 +411,9 @@ class TrialClock:
         self.whose, self.until = whose, until
         return until <= now
 
-    def write_activity(self) -> None:
-        """Write down what the processes do, now that the time is up."""
+    def activity(self) -> AtDeadline:
+        """What the processes do, now that the time is up."""
         observation = self._observer.observation
         activity = activity_of(observation, time.monotonic(), self._limits.deadline)
         extension = round(self._extension) if self._extension > SLICE else 0.0
-        self._facts.write(DeadlineReached(AtDeadline(activity, extension, observation.asleep)))
+        return AtDeadline(activity, extension, observation.asleep)

@@ -17,13 +17,12 @@ from pytest_dataloader_faults._engine.system.children import reap
 from pytest_dataloader_faults._engine.system.processes import MORE_PROCESSES, fork
 from pytest_dataloader_faults._settings.jobs import Job
 from pytest_dataloader_faults._trial.journal import (
-    InternalError,
+    Failed,
     JournalEvent,
     PassEnded,
-    Refused,
     TrialEnded,
 )
-from pytest_dataloader_faults.exceptions import UnusableEnvironmentError
+from pytest_dataloader_faults.exceptions import LostProcessError, UnusableEnvironmentError
 from pytest_dataloader_faults.outcomes.text import pluralize
 
 _SHARED = "/dev/shm"
@@ -154,9 +153,9 @@ def _errors(events: Iterable[JournalEvent]) -> Iterator[str]:
     """The texts of what went wrong; that of a hang or a death is empty."""
     for event in events:
         match event:
-            case TrialEnded(timed_out, exitcode) if timed_out or exitcode:
+            case TrialEnded() if event.timed_out or event.exitcode:
                 yield ""
-            case Refused(_, text) | InternalError(text):
+            case Failed(error, text) if error != LostProcessError.__name__:
                 yield text
             case PassEnded() if event.result.exception:
                 yield event.result.exception.text

@@ -25,13 +25,12 @@ from pytest_dataloader_faults._engine.system.temporary import (
 )
 from pytest_dataloader_faults._settings.jobs import Job, TrialJob
 from pytest_dataloader_faults._trial.journal import (
-    HarnessFailed,
     Journal,
-    TrialStarted,
-    WorkersStarting,
+    ProcessesStarted,
+    failed,
 )
 from pytest_dataloader_faults._trial.process import environment, fork_server
-from pytest_dataloader_faults.exceptions import InvalidArgumentError
+from pytest_dataloader_faults.exceptions import InvalidArgumentError, LostProcessError
 
 _DYING = 2.0
 """Seconds until a process that was sent SIGKILL has ended, and a supervisor without its trial."""
@@ -102,8 +101,7 @@ class Surroundings(NamedTuple):
         self.shared_memory.remove({*killed, *self._pids()})
 
     def _pids(self) -> set[int]:
-        workers = (event.pids for event in self.facts.of(WorkersStarting))
-        return {event.pid for event in self.facts.of(TrialStarted)}.union(*workers)
+        return {pid for event in self.facts.of(ProcessesStarted) for pid in event.pids}
 
 
 @contextlib.contextmanager
@@ -187,7 +185,7 @@ def wait_for(warden: ChildProcess, deadline: float, facts: Journal) -> int | Non
             stopped = stopped + 1 if is_stopped(warden.pid) else 0
             if stopped == _LOOKS:
                 what = f"{describe_warden(warden.pid)} {STOPPED}{NOTHING_SHOWN}"
-                facts.write(HarnessFailed(what))
+                facts.write(failed(LostProcessError(f"{what}.")))
                 warden.send(signal.SIGTERM)  # It ends its tree first.
                 warden.send(signal.SIGCONT)
             if patience.is_over():

@@ -39,16 +39,15 @@ from pytest_dataloader_faults._engine.system.stacks import StackRequest
 from pytest_dataloader_faults._engine.system.temporary import AnonymousFile
 from pytest_dataloader_faults._settings.jobs import Job, TrialJob, steps_of
 from pytest_dataloader_faults._trial.journal import (
+    HARNESS,
     FaultsArmed,
-    HarnessFailed,
-    InternalError,
     Journal,
     JournalEvent,
     PhaseStarted,
     TrialEnded,
-    refusal,
+    failed,
 )
-from pytest_dataloader_faults._trial.process.clock import HARNESS, OVERDUE, TrialClock
+from pytest_dataloader_faults._trial.process.clock import OVERDUE, TrialClock
 from pytest_dataloader_faults._trial.process.surroundings import (
     NOTHING_SHOWN,
     STOPPED,
@@ -61,7 +60,13 @@ from pytest_dataloader_faults._trial.resources import (
     send,
     trial_processes,
 )
-from pytest_dataloader_faults.exceptions import InvalidArgumentError, UnusableDatasetError
+from pytest_dataloader_faults.exceptions import (
+    HarnessError,
+    InvalidArgumentError,
+    LostProcessError,
+    UnusableDatasetError,
+)
+from pytest_dataloader_faults.outcomes import AtDeadline
 from pytest_dataloader_faults.outcomes.stages import DONE
 from pytest_dataloader_faults.outcomes.text import printable
 from pytest_dataloader_faults.steps import OwnStep
@@ -85,7 +90,7 @@ def run_under_deadline(job: Job, around: Surroundings, root: _Root) -> None:
     try:
         around.make_folders()
     except InvalidArgumentError as error:
-        journal.write(refusal(error))
+        journal.write(failed(error))
         return
     parent = os.pidfd_open(pytest_pid)
     prctl(Prctl.SET_CHILD_SUBREAPER, 1)
@@ -111,7 +116,7 @@ def run_under_deadline(job: Job, around: Surroundings, root: _Root) -> None:
     if os.getppid() != pytest_pid:
         around.remove_shared_folders()
     duration = round(time.monotonic() - began, 3)
-    journal.write(TrialEnded(end.by_deadline, end.exitcode, duration, began))
+    journal.write(TrialEnded(end.exitcode, duration, began, end.at_deadline))
 
 
 def _list_following(job: Job, journal: Journal) -> Iterator[int]:
@@ -131,14 +136,15 @@ def _end_server(around: Surroundings) -> None:
     server = around.server.pids[1]
     if has_ended(server, 0) and (number := proc.signal_that_ended(server)):
         what = f"the fork server (pid {server}), which starts the workers,"
-        around.facts.write(HarnessFailed(f"{what} {describe_end(-number)}{NOTHING_SHOWN}"))
+        why = f"{what} {describe_end(-number)}{NOTHING_SHOWN}."
+        around.facts.write(failed(LostProcessError(why)))
     around.server.end()
 
 
 class _End(NamedTuple):
     """How a process of the trial ended."""
 
-    by_deadline: bool
+    at_deadline: AtDeadline | None
     exitcode: int
 
 
@@ -168,8 +174,8 @@ class _Warden(NamedTuple):
             supervisor.handle.control.close()  # So that the trial's death ends the connection.
         why = self._wait_until_over(os.pidfd_open(child))
         is_stopped = why == "deadline" and proc.is_stopped(child)
-        if why == "deadline":
-            self.clock.write_activity()
+        at_deadline = self.clock.activity() if why == "deadline" else None
+        if at_deadline:
             ours = supervisor.pid if supervisor else None
             hung = [each for each in _processes(self.around) if each.pid != ours]
             _write_stacks(hung, self.around.stacks)
@@ -177,11 +183,11 @@ class _Warden(NamedTuple):
         exitcode = (reap(child) or 0) if why == "ended" else 0
         failure = describe_stop(child) if is_stopped else self._find_failure(why, exitcode)
         if journal.loss:
-            journal.write(refusal(UnusableDatasetError(journal.loss)))
+            journal.write(failed(UnusableDatasetError(journal.loss)))
         elif failure:
             printed = describe_output(supervisor.handle.printed) if supervisor else ""
-            journal.write(HarnessFailed(failure, printed))
-        return _End(why == "deadline", exitcode)
+            journal.write(failed(LostProcessError(f"{failure}.{printed}")))
+        return _End(at_deadline, exitcode)
 
     def _wait_until_over(self, child: int) -> str:
         """Why the wait is over: ``"ended"``, ``"deadline"``, or one of these.
@@ -195,7 +201,7 @@ class _Warden(NamedTuple):
                 return why
         if self.clock.whose != HARNESS:
             return "deadline"
-        self.around.facts.write(InternalError(OVERDUE))
+        self.around.facts.write(failed(HarnessError(OVERDUE)))
         return "abandoned"
 
     def _wait(self, child: int, until: float) -> str | None:

@@ -35,7 +35,7 @@ from pytest_dataloader_faults._engine.system.children import run_in_child
 from pytest_dataloader_faults._engine.system.libc import Prctl, prctl
 from pytest_dataloader_faults._engine.system.processes import fork
 from pytest_dataloader_faults._engine.worker.arm import EndsWithParent, end_with_parent
-from pytest_dataloader_faults._trial.journal import Noted, PhaseStarted
+from pytest_dataloader_faults._trial.journal import PhaseStarted
 from pytest_dataloader_faults._trial.loaders import (
     USERS_ERRORS,
     dataset_of,
@@ -149,7 +149,7 @@ def measure(process: TrialProcess, loader: DataLoader[Any]) -> None:
         if not isinstance(error, OSError):  # This package raises one if the worker has ended.
             reraise_own_error(error)
         memory = replace(memory, error=shorten(shorten_chain(format_value(error))))
-    process.journal.write(Noted(memory))
+    process.journal.write_note(memory)
 
 
 def _read_in_a_row(

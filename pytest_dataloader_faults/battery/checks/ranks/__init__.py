@@ -123,10 +123,8 @@ class HoldWrites(OwnStep):
 
     def run(self, process: TrialProcess) -> None:
         """Hold what Python code opens in this process until the dataset is made."""
-        from pytest_dataloader_faults._trial.journal import Noted
-
         meetings: Any = process.meetings
-        process.journal.write(Noted(FolderShared()))
+        process.journal.write_note(FolderShared())
         for name in ("meet", "leave"):  # It has a batch then, or an error in place of it.
             report = functools.partial(_report, meetings, getattr(meetings, name))
             setattr(meetings, name, report)
@@ -181,13 +179,13 @@ def _report(meetings: Any, function: Callable[..., Any], *args: Any, **kwargs: A
 
 def _await(process: Any, note: str) -> bool:
     """Whether another rank writes down *note* in time. That time does not count."""
-    from pytest_dataloader_faults._trial.journal import LoaderTime, MeetingTime
+    from pytest_dataloader_faults._trial.journal import LOADER, OTHERS
 
-    process.journal.write(MeetingTime(time.monotonic()))
+    process.journal.write_turn(OTHERS)
     end = time.monotonic() + min(_TIMEOUT, process.job.settings.longest_epoch / 2)
     while not (is_noted := process.meetings.notes.check([note])) and time.monotonic() < end:
         time.sleep(0.005)
-    process.journal.write(LoaderTime(time.monotonic()))
+    process.journal.write_turn(LOADER)
     return bool(is_noted)
 
 

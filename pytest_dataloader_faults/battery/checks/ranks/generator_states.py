@@ -14,7 +14,6 @@ from pytest_dataloader_faults._engine.worker.fetch_hooks import (
     observe_fetches,
     seed_sample,
 )
-from pytest_dataloader_faults._trial.journal import Noted
 from pytest_dataloader_faults.wire import Note
 
 if TYPE_CHECKING:
@@ -37,7 +36,7 @@ def record(
 
     def write_notes(_: int, *, at_end: bool = False) -> None:  # noqa: ARG001  # of each batch
         while not queue.empty():
-            process.journal.write(Noted(make_note(*queue.get())))
+            process.journal.write_note(make_note(*queue.get()))
 
     process.start_driver().after_batch = write_notes
 

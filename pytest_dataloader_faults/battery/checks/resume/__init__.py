@@ -83,11 +83,12 @@ class SaveStates(OwnStep):
 
     def run(self, process: TrialProcess) -> None:
         """Save them from now on."""
-        from pytest_dataloader_faults._trial.journal import Noted
+        from pytest_dataloader_faults._trial.journal import FactsFound
         from pytest_dataloader_faults.battery.checks.resume.states import StateSaver
 
         if process.loader is not None:
-            notes = [each.note for each in process.journal.of(Noted)]
+            found = process.journal.of(FactsFound)
+            notes = [note for each in found for note in each.notes]
             first = sum(isinstance(note, SavedState) for note in notes)
             saver = StateSaver(process.journal, process.loader, self, first)
             process.start_driver().after_batch = saver
@@ -111,11 +112,11 @@ class LoadState(OwnStep):
 
     def run(self, process: TrialProcess) -> None:
         """Load it before the next pass."""
-        from pytest_dataloader_faults._trial.journal import Kept, Noted
+        from pytest_dataloader_faults._trial.journal import Kept
         from pytest_dataloader_faults.battery.checks.resume.states import load_state
 
         state = list(process.journal.of(Kept))[self.number]
-        process.journal.write(Noted(LoadedState(state.number)))
+        process.journal.write_note(LoadedState(state.number))
         process.prepare = partial(load_state, state.text)
 
 

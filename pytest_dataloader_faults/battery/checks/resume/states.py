@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch.utils.data import DataLoader, RandomSampler, SequentialSampler
 
-from pytest_dataloader_faults._trial.journal import Journal, Kept, Noted, PhaseStarted
+from pytest_dataloader_faults._trial.journal import Journal, Kept, PhaseStarted
 from pytest_dataloader_faults._trial.loaders import USERS_ERRORS, dataset_of, kind_of, outer_loader
 from pytest_dataloader_faults._trial.samplers import STATEFUL, state_of
 from pytest_dataloader_faults.outcomes.chains import shorten_chain
@@ -98,13 +98,13 @@ class StateSaver:
             pickled = pickle.dumps(state_dict)
         except USERS_ERRORS as error:
             text = shorten(shorten_chain(format_value(error)))
-            self.journal.write(Noted(replace(state, error=text)))
+            self.journal.write_note(replace(state, error=text))
             self._has_failed = True
             return
         # What is pickled in another way each time cannot be seen to change.
         self._last = (state_dict, pickled) if pickle.dumps(state_dict) == pickled else None
         is_kept = self.step.at_end if at_end else batches in self.step.after_batches
-        self.journal.write(Noted(replace(state, size=len(pickled))))
+        self.journal.write_note(replace(state, size=len(pickled)))
         if is_kept:
             packed = base64.b64encode(pickled).decode()
             self.journal.write(Kept(self.count, packed))
@@ -116,7 +116,7 @@ class StateSaver:
         state_dict, pickled = self._last
         self._last = None
         if pickle.dumps(state_dict) != pickled:
-            self.journal.write(Noted(ChangedState()))
+            self.journal.write_note(ChangedState())
 
 
 def load_state(packed: str, loader: DataLoader[Any]) -> None:
