@@ -14,7 +14,7 @@ import os
 import signal
 import struct
 from collections.abc import Callable
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 from pytest_dataloader_faults._engine.system.patience import ready_in_time
 from pytest_dataloader_faults._engine.system.processes import (
@@ -22,6 +22,9 @@ from pytest_dataloader_faults._engine.system.processes import (
     fork,
     wait_until_readable,
 )
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 _LENGTH = struct.Struct("=Q")
 """What precedes an answer: the pipe has no end while another process has it open as well."""
@@ -74,31 +77,58 @@ def run_in_child(action: Callable[[], bytes], seconds: float) -> bytes:
 
     *seconds*: as ``Patience`` counts them.
     """
-    reading, writing = os.pipe()
-    parent, pid = os.getpid(), fork()
-    if not pid:
-        _run(action, parent, writing)
-    os.close(writing)
-    child = ChildProcess(pid)
-    with open(reading, "rb") as answer:
-        try:
-            is_there = ready_in_time([answer.fileno()], seconds, [pid])
-            length = answer.read(_LENGTH.size) if is_there else b""
-            return answer.read(*_LENGTH.unpack(length)) if length else b""
-        finally:
-            child.send(signal.SIGKILL)
-            child.reap()
+    with ChildCall(action) as call:
+        return call.answer(seconds)
 
 
-def _run(action: Callable[[], bytes], parent: int, writing: int) -> NoReturn:
-    """Call *action* in this child of *parent*, and write the answer."""
+class ChildCall:
+    """A call of *action* in a child process.
+
+    The child is forked now, and calls it when the answer is asked for.
+    """
+
+    def __init__(self, action: Callable[[], bytes]) -> None:
+        waiting, starting = os.pipe()
+        reading, writing = os.pipe()
+        parent, pid = os.getpid(), fork()
+        if not pid:
+            os.close(starting)
+            _run(action, parent, waiting, writing)
+        os.close(waiting)
+        os.close(writing)
+        self._child = ChildProcess(pid)
+        self._starting, self._answer = starting, open(reading, "rb")  # see below
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        os.close(self._starting)
+        self._answer.close()
+        self._child.send(signal.SIGKILL)
+        self._child.reap()
+
+    def answer(self, seconds: float) -> bytes:
+        """What the action returns; b"" if it failed, was stopped or was too slow.
+
+        *seconds*: as ``Patience`` counts them.
+        """
+        os.write(self._starting, b"1")
+        is_there = ready_in_time([self._answer.fileno()], seconds, [self._child.pid])
+        length = self._answer.read(_LENGTH.size) if is_there else b""
+        return self._answer.read(*_LENGTH.unpack(length)) if length else b""
+
+
+def _run(action: Callable[[], bytes], parent: int, waiting: int, writing: int) -> NoReturn:
+    """Call *action* in this child of *parent*, once *waiting* is readable, and write the answer."""
     try:
         from pytest_dataloader_faults._engine.system.libc import end_with_parent
 
         end_with_parent(parent)
         accept_signals()
-        answer = action()
-        with open(writing, "wb", buffering=0) as pipe:
-            pipe.write(_LENGTH.pack(len(answer)) + answer)
+        if os.read(waiting, 1):
+            answer = action()
+            with open(writing, "wb", buffering=0) as pipe:
+                pipe.write(_LENGTH.pack(len(answer)) + answer)
     finally:
         os._exit(0)

@@ -2,11 +2,12 @@
 
 The judge compares records of samples only, and does not need the samples.
 
-Some facts about what would hide a defect. A dataset may change the samples that it keeps. So each
-pass without a fault is made by a child process, which has the dataset as it was before the first
-read, as a worker has. A dataset may return the same buffer for each sample, so its batches are made
-of copies. torch's own fetcher makes them, so torch decides what a batch is, and whether a dataset
-has ``__getitems__``, or else the library that has put a fetcher of its own in the place of torch's.
+Some facts about what would hide a defect. A dataset may change the samples that it keeps. So only
+the first pass without a fault is made here. The next ones are made by child processes, which have
+the dataset as it was before the first read, as a worker has. A dataset may return the same buffer
+for each sample, so its batches are made of copies. torch's own fetcher makes them, so torch decides
+what a batch is, and whether a dataset has ``__getitems__``, or else the library that has put a
+fetcher of its own in the place of torch's.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, TypeAlias, TypeVar
 
 from torch.utils.data.dataloader import _DatasetKind
 
-from pytest_dataloader_faults._engine.system.children import run_in_child
+from pytest_dataloader_faults._engine.system.children import ChildCall
 from pytest_dataloader_faults._engine.worker.fetch_hooks import (
     ObservedDataset,
     generator_states,
@@ -224,34 +225,42 @@ class Reader:
         """The dataset that is read."""
         return loaders.dataset_of(self.loader)
 
-    def run_in_child(self, read: Callable[[], _Result], seconds: float) -> _Result:
-        """What *read* returns in a child.
+    @contextlib.contextmanager
+    def child(self, read: Callable[[], _Result]) -> Iterator[Callable[[float], _Result]]:
+        """A child that is forked now; call it with a number of seconds for the result of *read*.
 
-        If the child fails, or takes longer than *seconds*, *read* is called here, where an error is
+        If the child fails, or takes longer than that, *read* is called here, where an error is
         reported, and no other child is asked: the dataset may not survive a fork.
         """
-        packed = b""
-        if self._may_fork:
-            packed = run_in_child(
-                lambda: pickle.dumps((read(), self.draws_random_numbers)), seconds
-            )
+
+        def ask(seconds: float) -> _Result:
+            packed = call.answer(seconds) if call is not None and self._may_fork else b""
             self._may_fork = bool(packed)
-        if not packed:
-            return read()
-        result, draws_random_numbers = pickle.loads(packed)  # noqa: S301  # our own
-        self.draws_random_numbers |= draws_random_numbers
-        answer: _Result = result
-        return answer
+            if not packed:
+                return read()
+            result, draws_random_numbers = pickle.loads(packed)  # noqa: S301  # our own
+            self.draws_random_numbers |= draws_random_numbers
+            answer: _Result = result
+            return answer
+
+        def pack() -> bytes:
+            return pickle.dumps((read(), self.draws_random_numbers))
+
+        call: ChildCall | None = None
+        with contextlib.ExitStack() as scope:
+            if self._may_fork:
+                call = scope.enter_context(ChildCall(pack))
+            yield ask
 
     # Samples with indices
 
-    def fetch(self, draw: Draw) -> Any:
-        """The batch that a worker makes of *draw*."""
+    def fetch(self, draw: Draw, *, one_by_one: bool = False) -> Any:
+        """The batch that a worker makes of *draw*; *one_by_one*: without ``__getitems__``."""
         self._states, self._indices = None, draw.indices
         with loaders.report_dataset_errors(self._describe):
             fetcher = self._make_fetcher()
             if loaders.kind_of(self.dataset) == "map":
-                dataset = _CopyingDataset(fetcher.dataset)
+                dataset = _CopyingDataset(fetcher.dataset, one_by_one=one_by_one)
                 is_seeded = self.comparer.comparison.seeded is not None
                 fetcher.dataset = ObservedDataset(dataset, self._begin, one_by_one=is_seeded)
             batch = fetcher.fetch(draw.copy_for_worker().drawn)
@@ -260,8 +269,13 @@ class Reader:
 
     def read_alone(self, draw: Draw) -> Reading:
         """The one sample of *draw*."""
-        parts = self._take_apart(self.fetch(draw), is_whole=draw.is_whole)
-        return Reading(draw.names[0], parts)
+        try:
+            batch = self.fetch(draw)
+        except loaders.CollateError:  # ``__getitems__`` may have left out the one sample.
+            if not reads_whole_batches(self.dataset):
+                raise
+            batch = self.fetch(draw, one_by_one=True)
+        return Reading(draw.names[0], self._take_apart(batch, is_whole=draw.is_whole))
 
     def read_batch(self, draw: Draw) -> BatchReading:
         """The batch of *draw*, as its samples."""
@@ -399,14 +413,17 @@ def time_samples(reader: Reader, draws: Sequence[Draw], seconds: float) -> list[
             took.append(time.monotonic() - began)
         return took
 
-    return reader.run_in_child(measure, seconds)
+    with reader.child(measure) as took:
+        return took(seconds)
 
 
 class _CopyingDataset:
-    """A dataset whose samples are copies."""
+    """A dataset whose samples are copies; *one_by_one*: it is asked for one sample at a time."""
 
-    def __init__(self, dataset: Any) -> None:
+    def __init__(self, dataset: Any, *, one_by_one: bool) -> None:
         self._dataset = dataset
+        if one_by_one:
+            self.__getitems__ = None
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._dataset, name)

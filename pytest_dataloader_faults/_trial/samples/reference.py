@@ -5,6 +5,7 @@ A comparison is adapted to what two passes agree on: see ``outcomes/agreement.py
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import statistics
 import time
@@ -54,8 +55,9 @@ _TIMED = 8
 """The number of samples that show how long one takes."""
 _MOST_SAMPLES, _SHARE_OF_DEADLINE = 10_000, 1 / 3
 """When an endless stream is left: after this many samples, or this time."""
-_PATIENCE, _SHARE_FOR_CHILD = 2.0, 1 / 8
-"""How many seconds the first child may take, or which part of a deadline: it may hang."""
+_PATIENCE, _SHARE_FOR_CHILD, _TIMES = 2.0, 1 / 8, 2
+"""A child may take this many seconds, or this part of a deadline, longer than twice as long as the
+same took here: it may hang."""
 _LEAST = 1e-9
 """Seconds for a sample, whatever the clock says."""
 _SHARE_FOR_BATCHES = 1 / 2
@@ -246,38 +248,57 @@ class _ByIndex:
             samples.setdefault(draw.names[0], draw)
         self._samples = list(samples.values())
         self._comparer = self.reader.comparer
+        self._alone: dict[tuple[int, int], Callable[[float], list[Reading]]] = {}
+        """Each sample alone, by the step through the samples and what is added to their seeds."""
 
     def take(self) -> Reference:
         """The reference, of samples or of whole batches."""
-        if self.job.seconds is None:
-            time_samples(self.reader, self._samples[:1], _patience(self.job))
-        batched = self._read_batches()
-        try:
-            readings = repeats = self._read_first(batched)
-            if self._comparer.comparison.is_loose or not self._agree(readings, batched):
-                repeats = self._read_alone(batched, step=1)
-                _adapt(self.reader, self.job, readings, repeats)
-        except loaders.CollateError:  # Of one sample: it may need as many as a batch has.
-            if all(len(each.names) == 1 for each in self._requested):
-                raise
+        if self._comparer.comparison.in_batches:
             return self._take_whole_batches()
+        with contextlib.ExitStack() as children:
+            # A child reads only after this process: it may use up what both have open.
+            for step, seed in ((-1, 1), (-1, 0), (1, 0)):
+                if not seed or self._may_drop_seeds:
+                    read = partial(self._read, self.reader.read_alone, self._samples, step, seed)
+                    self._alone[step, seed] = children.enter_context(self.reader.child(read))
+            batched = self._read(self.reader.read_batch, self._requested)
+            try:
+                return self._compare(batched)
+            except loaders.CollateError:  # Of one sample: it may need as many as a batch has.
+                if all(len(each.names) == 1 for each in self._requested):
+                    raise
+        return self._take_whole_batches()
+
+    def _compare(self, batched: Sequence[BatchReading]) -> Reference:
+        """The reference of samples that are the same in these batches and alone; or of batches."""
+        readings = repeats = self._read_first(batched)
+        if self._comparer.comparison.is_loose or not self._agree(readings, batched):
+            repeats = self._alone[1, 0](self._seconds)
+            _adapt(self.reader, self.job, readings, repeats)
         if not self._agree(readings, batched):
-            _adapt(self.reader, self.job, *map(_rows_in, (batched, self._read_batches(step=-1))))
-        if self._comparer.comparison.in_batches or not self._agree(readings, batched):
-            return self._take_whole_batches()
+            again = self._read(self.reader.read_batch, self._requested, step=-1)
+            _adapt(self.reader, self.job, _rows_in(batched), _rows_in(again))
         if self._comparer.comparison.is_loose:
             self._drop_useless_seeds()
-        return _build(self.reader, readings, repeats)
+        reference = _build(self.reader, readings, repeats)
+        if reference.unstable or self._agree(readings, batched):
+            return reference
+        return self._take_whole_batches()
 
     def _read_first(self, batched: Sequence[BatchReading]) -> list[Reading]:
         """Each sample alone; without seeds if no sample needs them."""
-        if not self.job.adapts_comparison or self._comparer.comparison.seeded is None:
-            return self._read_alone(batched)
-        readings = self._read_alone(batched, seed=1)
-        first = readings if self._agree(readings, batched) else self._read_alone(batched)
+        if not self._may_drop_seeds:
+            return self._alone[-1, 0](self._seconds)
+        readings = self._alone[-1, 1](self._seconds)
+        is_same = self._agree(readings, batched)
+        first = readings if is_same else self._alone[-1, 0](self._seconds)
         if _digests(self._comparer, readings) == _digests(self._comparer, first):
             self._drop_useless_seeds()
         return first
+
+    @property
+    def _may_drop_seeds(self) -> bool:
+        return self.job.adapts_comparison and self._comparer.comparison.seeded is not None
 
     def _drop_useless_seeds(self) -> None:
         """Do without seeds if no sample draws random numbers."""
@@ -297,35 +318,14 @@ class _ByIndex:
         self._drop_useless_seeds()
         return _build(self.reader, readings, repeats)
 
-    def _read_batches(self, step: int = 1) -> list[BatchReading]:
-        return self._read(self.reader.read_batch, self._requested, step)
-
-    def _read_alone(
-        self, batched: Sequence[BatchReading], step: int = -1, seed: int = 0
-    ) -> list[Reading]:
-        """Each sample alone, or else those of the batches.
-
-        What the dataset has open may not survive a fork: that is the business of the workers.
-        """
-        try:
-            return self._read(self.reader.read_alone, self._samples, step, seed)
-        except loaders.CollateError:
-            raise
-        except UnusableDatasetError:
-            if not all(each.rows for each in batched):
-                raise
-            return list({each.name: each for each in _rows_in(batched)}.values())
-
     def _read(
-        self, read: Callable[[Draw], Any], drawn: Sequence[Draw], step: int, seed: int = 0
+        self, read: Callable[[Draw], Any], drawn: Sequence[Draw], step: int = 1, seed: int = 0
     ) -> list[Any]:
         """What *read* makes of each of these draws; a *step* of -1 reads them backwards."""
-
-        def read_all() -> list[Any]:
-            self.reader.seed = seed
-            return list(map(read, drawn[::step]))[::step]
-
-        return self.reader.run_in_child(read_all, self.job.deadline)
+        self.reader.seed, began = seed, time.monotonic()
+        result = list(map(read, drawn[::step]))[::step]
+        self._seconds = _patience(self.job) + _TIMES * (time.monotonic() - began)
+        return result
 
     def _agree(self, readings: Sequence[Reading], batches: Sequence[BatchReading]) -> bool:
         """Whether each row of the *batches* is equal to its sample in *readings*.
