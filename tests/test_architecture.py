@@ -32,7 +32,7 @@ NINE_IN_TEN, HALF = 30, 10
 NO_ENTRIES = {"__pycache__", "py.typed"}
 
 _VOCABULARY = "_arguments _settings exceptions faults outcomes steps wire".split()
-PURE = [*_VOCABULARY, "battery.checks", "outcomes.judge", "_settings.jobs"]
+PURE = [*_VOCABULARY, "battery.checks", "outcomes.judge"]
 ELSEWHERE = ["_trial.run", "_trial.child", "_trial.process.warden", "_engine.supervisor.start"]
 """Run in a worker, a trial or a supervisor."""
 JUDGE = "outcomes.judge"

@@ -22,7 +22,6 @@ from pytest_dataloader_faults._engine.system.imports import FOR_FORK_SERVER
 from pytest_dataloader_faults._engine.system.patience import has_ended
 from pytest_dataloader_faults._engine.system.processes import end_if_interrupted
 from pytest_dataloader_faults._engine.worker.fetch_hooks import StreamEnd
-from pytest_dataloader_faults._settings.jobs import Rank
 from pytest_dataloader_faults._trial import process_group, samplers
 from pytest_dataloader_faults._trial.factory import (
     advice_for,
@@ -40,6 +39,7 @@ from pytest_dataloader_faults.exceptions import (
 from pytest_dataloader_faults.outcomes.chains import is_of_this_package
 from pytest_dataloader_faults.outcomes.libraries import INNER_LOADERS
 from pytest_dataloader_faults.outcomes.text import format_value, indent_rest, text_of
+from pytest_dataloader_faults.steps import Rank
 
 CALLS_USER_CODE = True
 

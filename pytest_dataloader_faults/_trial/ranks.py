@@ -17,12 +17,6 @@ from pytest_dataloader_faults import exceptions
 from pytest_dataloader_faults._arguments import ArgumentRule, is_int
 from pytest_dataloader_faults._engine.system.temporary import AnonymousFile
 from pytest_dataloader_faults._settings import check
-from pytest_dataloader_faults._settings.jobs import (
-    LOOPBACK,
-    Job,
-    Rank,
-    TrialJob,
-)
 from pytest_dataloader_faults._trial import (
     outcome_of,
     require_engine_for_job,
@@ -31,6 +25,12 @@ from pytest_dataloader_faults._trial import (
 from pytest_dataloader_faults._trial.journal import JournalEvent, PassEnded, TrialEnded
 from pytest_dataloader_faults.outcomes import Outcome
 from pytest_dataloader_faults.outcomes.results import has_lost_rank
+from pytest_dataloader_faults.steps import (
+    LOOPBACK,
+    Job,
+    Rank,
+    TrialJob,
+)
 
 CALLS_USER_CODE = True
 

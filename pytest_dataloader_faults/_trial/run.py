@@ -31,7 +31,6 @@ from pytest_dataloader_faults._engine.system.temporary import SharedCount
 from pytest_dataloader_faults._engine.worker.arm import EndsWithParent
 from pytest_dataloader_faults._engine.worker.fetch_hooks import SeedSamples, seed_everything
 from pytest_dataloader_faults._engine.worker.session import WorkerSession
-from pytest_dataloader_faults._settings.jobs import NO_REPLAY, Job, ReferenceJob, TrialJob
 from pytest_dataloader_faults._trial import accelerator, loaders, process_group, resources
 from pytest_dataloader_faults._trial.connections import SharedConnections
 from pytest_dataloader_faults._trial.driver import LoaderDriver, describe_error, idle_at_once
@@ -65,20 +64,17 @@ from pytest_dataloader_faults.faults.base import Effect
 from pytest_dataloader_faults.outcomes import LoaderFacts, Pass, Phase, Stage
 from pytest_dataloader_faults.outcomes.stages import DONE
 from pytest_dataloader_faults.steps import (
-    Arm,
-    Disarm,
-    EndFaults,
-    EndWorkers,
+    NO_REPLAY,
+    Action,
     Epoch,
     FaultFreePass,
+    Job,
     Look,
     Make,
     MeasureEpochs,
-    OwnStep,
     Process,
-    ReadSample,
-    Step,
-    UseAccelerator,
+    ReferenceJob,
+    TrialJob,
 )
 
 if TYPE_CHECKING:
@@ -154,7 +150,13 @@ def _arm_engine(
 
 @dataclass
 class TrialProcess:
-    """Interprets the steps of one process of a trial."""
+    """Does the steps of one process of a trial. An ``Action`` names one of its methods.
+
+    Attributes:
+        loader: The ``DataLoader``; None until it is made, and if it could not be made.
+        sampler: What would draw an epoch of all samples, of a map-style dataset.
+        prepare: Called with the loader before a pass without faults; or None.
+    """
 
     job: TrialJob
     journal: Journal
@@ -173,101 +175,71 @@ class TrialProcess:
         self._injection: Injection | None = None
         self._armed: LoaderMonitor
         self._monitor: LoaderMonitor | None = None  # Of the faults that are armed now.
-        self.loader: DataLoader[Any] | None = None  # Also if it could not be made.
+        self.loader: Any = None
         self.sampler: Any = None
-        """What would draw an epoch of all samples, of a map-style dataset."""
+        self.prepare: Callable[[Any], None] | None = None
+        self._could_make = True
+        self._facts = LoaderFacts()
+        self._length: int | None = None
         self._driver: LoaderDriver | None = None
         self._use_batch: Callable[[Any], Any] | None = None
-        self._length: int | None = None
-        self._facts = LoaderFacts()
-        self._made: Make = Make()
         self._replay = NO_REPLAY
-        self.prepare: Callable[[Any], None] | None = None
-        """Called with the loader before a pass without faults."""
         self._connections = None if self.job.faults else SharedConnections()
         self._epochs = 0
-        self._is_over = True
-        """Whether the latest epoch succeeded."""
+        self._succeeded = True
+        """Whether the latest epoch did."""
         self._may_continue = True
         """Whether more epochs follow."""
 
     def run(self, process: Process) -> None:
         """Do all steps of *process*."""
         with self._outer_scope:
-            if any(isinstance(step, Arm) for step in process):
+            if Action.ARM in process:
                 self._injection, self._armed = self._faults.enter_context(self.armed)
-                if not isinstance(process[0], Arm):
+                if process[0] is not Action.ARM:
                     self._armed.arm_bystander()
             else:
                 if self.supervision and self.job.may_have_faults:
                     self._protection = protect_files(self.supervision)
                 self.job = replace(self.job, faults=())
             for step in process:
-                self._run_step(step)
+                if step.harms:  # Nothing is added otherwise, not even 0: the supervisor adds, too.
+                    self.fired.add(1)
+                if self._could_make or step is Action.DISARM or isinstance(step, Look):
+                    step.run(self)
         if self.meetings:
             self.meetings.end()
         self.journal.write(PhaseStarted(DONE, time.monotonic()))
 
-    def _run_step(self, step: Step) -> None:
-        match step:
-            case Make():
-                self._make(step)
-            case Arm():
-                self._arm()
-            case Disarm():
-                self._disarm()
-            case OwnStep():
-                if step.harms:  # Nothing is added otherwise, not even 0: the supervisor adds, too.
-                    self.fired.add(1)
-                step.run(self)
-            case Look(stage):
-                gc.collect()  # Ends what the loader and the dataset left.
-                self.journal.write_turn(HARNESS)
-                self.journal.write(FactsFound(resources=(resources.look(stage, self.server),)))
-            case _ if self.loader is not None:
-                self._prepare(step, self.loader)
-                self._iterate(step, self.loader)
+    def record_resources(self, stage: Stage) -> None:
+        """Record what is open and what runs, once what the loader and the dataset left is gone."""
+        gc.collect()
+        self.journal.write_turn(HARNESS)
+        self.journal.write(FactsFound(resources=(resources.look(stage, self.server),)))
 
-    def _prepare(self, step: Step, loader: DataLoader[Any]) -> None:
-        """Do *step* if it comes before the passes over *loader*."""
-        match step:
-            case UseAccelerator():
-                accelerator.use()
-                self._use_batch = accelerator.copy_to_device
-            case ReadSample():
-                with self._watch():
-                    _read_first_sample(loader, self._replay.draws)
+    def use_accelerator(self) -> None:
+        """Use the accelerator, and copy each batch to it."""
+        accelerator.use()
+        self._use_batch = accelerator.copy_to_device
 
-    def _iterate(self, step: Step, loader: DataLoader[Any]) -> None:
-        """Do *step* if it is a pass over *loader*, or ends something of one."""
-        match step:
-            case Epoch() if self._may_continue:
-                self._may_continue = self._run_epoch(step)
-            case MeasureEpochs():
-                self._measure_epochs(step, loader)
-            case EndFaults() if self._may_continue:
-                self._end_faults()
-            case EndWorkers():
-                self.start_driver().end_workers()
-            case FaultFreePass():
-                if self._needs_no_workers(step, loader):
-                    self._run_in_child(step)
-                else:
-                    self._run_without_faults(step, loader)
+    def read_sample(self) -> None:
+        """Read a sample here before the fork, as some scripts do."""
+        with self._watch():
+            _read_first_sample(self.loader, self._replay.draws)
 
-    def _make(self, step: Make) -> None:
+    def make(self, step: Make) -> None:
         """Make the dataset and its loader, in a process where faults may be armed already."""
-        self._made = step
+        monitor = self._monitor
         if step.phase is None:
             self.loader = self._make_loader(step)
-        elif self._monitor is None:
+        elif monitor is None:
             self.journal.write(PhaseStarted(step.phase, time.monotonic()))
             self.loader = self._try_to_make(step, step.phase)
         else:
             self.journal.write_turn(LOADER)
-            self._monitor.arm_before_dataset()
+            monitor.arm_before_dataset()
             self.loader = self._try_to_make(step, step.phase)
-            self._monitor.client.note_dataset_made()
+            monitor.client.note_dataset_made()
         if self.loader is not None:
             _refuse_impossible_faults(self.job, self.loader)
 
@@ -285,6 +257,7 @@ class TrialProcess:
         self.journal.write(PassEnded(time.monotonic(), result))
         if self.meetings:
             self.meetings.leave(failed=result.exception is not None)
+        self._could_make = False
         return None
 
     def _make_loader(self, step: Make) -> DataLoader[Any]:
@@ -329,7 +302,6 @@ class TrialProcess:
     def start_driver(self) -> LoaderDriver:
         """The driver of the loader, which exists from now on."""
         if self._driver is None:
-            assert self.loader is not None
             loaders.preload_forkserver(self.loader)
             if self._connections:
                 self._connections.begin(self.loader.num_workers)
@@ -345,7 +317,8 @@ class TrialProcess:
             self._scope.enter_context(listen_to_iterators(self._driver))
         return self._driver
 
-    def _arm(self) -> None:
+    def arm(self) -> None:
+        """Arm the faults. Their scope begins after that of the driver, if there is a loader."""
         if self.loader is not None:
             self.start_driver()
         self._scope = self._outer_scope.enter_context(contextlib.ExitStack())
@@ -353,11 +326,12 @@ class TrialProcess:
         self._scope.enter_context(monitor_iterators(self._monitor))
         self.journal.write(FaultsArmed())
 
-    def _disarm(self) -> None:
+    def disarm(self) -> None:
+        """End the faults, and record what they did."""
         if self._driver is not None:
             self._driver.meet = self._driver.after_batch = None
         if self.meetings:
-            self.meetings.leave(failed=not self._is_over)
+            self.meetings.leave(failed=not self._succeeded)
         self._scope.close()
         self._faults.close()
         if self._connections:
@@ -370,8 +344,10 @@ class TrialProcess:
             lasting = sorted(filter(os.path.lexists, paths))
         self.journal.write(FactsFound(None, faults, processes, lasting))
 
-    def _run_epoch(self, step: Epoch) -> bool:
-        """Run the next epoch; whether others may follow."""
+    def run_epoch(self, step: Epoch) -> None:
+        """Run the next epoch, unless an earlier one has failed."""
+        if not self._may_continue:
+            return
         assert self._monitor is not None
         driver = self.start_driver()
         driver.wait_until_idle = self._monitor.wait_until_idle
@@ -384,43 +360,56 @@ class TrialProcess:
         in_order, same_seed = step.same_order or repeats, step.same_seed or repeats
         driver.replay(self._replay if is_alone else NO_REPLAY, in_order=in_order)
         seed = self.job.settings.seed + (0 if same_seed else self._epochs)
-        is_started = driver.start(Phase(Stage.EPOCH, self._epochs), seed, step.patience)
-        self._is_over = is_started and driver.take(step.batches)
-        return self._is_over or step.keep_workers
+        phase = Phase(Stage.EPOCH, self._epochs)
+        is_started = driver.start(phase, seed, self.job.options.patience)
+        self._succeeded = is_started and driver.take(step.batches)
+        self._may_continue = self._succeeded or step.keep_workers
 
-    def _measure_epochs(self, step: MeasureEpochs, loader: DataLoader[Any]) -> None:
-        footprints = resources.FootprintSampler(step.seconds)
-        batches = count_batches_of_worker(loader, loaders.outer_loader(loader))
-        loader.worker_init_fn = resources.GcEachEpoch(loader.worker_init_fn, batches)
+    def measure_epochs(self, step: MeasureEpochs) -> None:
+        """Run epochs, and write down the footprint of each process after each round."""
+        footprints = resources.FootprintSampler(self.job.options.measuring)
+        batches = count_batches_of_worker(self.loader, loaders.outer_loader(self.loader))
+        self.loader.worker_init_fn = resources.GcEachEpoch(self.loader.worker_init_fn, batches)
+        driver = self.start_driver()
         for number in range(1, step.rounds + 1):
-            self._may_continue = all(map(self._run_epoch, step.epochs))
+            for epoch in step.epochs:
+                self.run_epoch(epoch)
             if not self._may_continue:
                 return
-            self._take_footprints(footprints, number)
+            self.journal.write_turn(HARNESS)
+            driver.wait_until_idle()
+            found = footprints.look(number, driver.working)
+            self.journal.write(FactsFound(footprints=found))
+            self.journal.write_turn(LOADER)
             if footprints.is_sufficient(number):
                 return
 
-    def _take_footprints(self, footprints: resources.FootprintSampler, number: int) -> None:
-        """Write down the footprint of each process after round *number*."""
-        driver = self.start_driver()
-        self.journal.write_turn(HARNESS)
-        driver.wait_until_idle()
-        self.journal.write(FactsFound(footprints=footprints.look(number, driver.working)))
-        self.journal.write_turn(LOADER)
+    def end_faults(self) -> None:
+        """End the faults, in the same workers, unless an epoch has failed."""
+        if self._may_continue:
+            assert self._monitor is not None
+            self._monitor.client.end_faults()
+            self.start_driver().drop_batches_in_advance()
 
-    def _end_faults(self) -> None:
-        assert self._monitor is not None
-        self._monitor.client.end_faults()
-        self.start_driver().drop_batches_in_advance()
+    def end_workers(self) -> None:
+        """End the workers that are still there."""
+        self.start_driver().end_workers()
 
-    def _run_without_faults(self, step: FaultFreePass, loader: DataLoader[Any]) -> None:
+    def run_without_faults(self, step: FaultFreePass) -> None:
+        """Make a pass without faults, in a child without workers if that shows the same."""
         if self.meetings:
             self.meetings.renew()
-        driver = self.start_driver()
-        driver.wait_until_idle = idle_at_once
+        driver, seed = self.start_driver(), self.job.settings.seed + step.seed
         driver.replay(self._replay, in_order=self.job.comparison.in_workers)
-        self._prepare_unarmed_workers(loader)
-        if driver.start(step.phase, self.job.settings.seed + step.seed, prepare=self.prepare):
+        only_files = all(
+            has_files(each) and Effect.DEATH not in each.effects for each in self.job.faults
+        )
+        if step.in_child and only_files and self._may_lack_workers(self.loader):
+            driver.run_in_child(step.phase, seed, self._prepare_unarmed_workers)
+            return
+        driver.wait_until_idle = idle_at_once
+        self._prepare_unarmed_workers()
+        if driver.start(step.phase, seed, prepare=self.prepare):
             driver.take()
 
     def _may_lack_workers(self, loader: DataLoader[Any]) -> bool:
@@ -433,22 +422,9 @@ class TrialProcess:
             and not (loader.pin_memory or self.meetings)
         )
 
-    def _needs_no_workers(self, step: FaultFreePass, loader: DataLoader[Any]) -> bool:
-        """Whether *step* needs no workers: only files had faults, and any process can read them."""
-        only_files = all(
-            has_files(each) and Effect.DEATH not in each.effects for each in self.job.faults
-        )
-        return step.in_child and only_files and self._may_lack_workers(loader)
-
-    def _run_in_child(self, step: FaultFreePass) -> None:
-        """Run *step* in a child without workers."""
-        driver, start = self.start_driver(), self.job.comparison.seeded
-        driver.replay(self._replay)
-        prepare = None if start is None else SeedSamples(start, None).install
-        driver.run_in_child(step.phase, self.job.settings.seed + step.seed, prepare)
-
-    def _prepare_unarmed_workers(self, loader: DataLoader[Any]) -> None:
-        """Have workers that are not armed make the same samples as those that are."""
+    def _prepare_unarmed_workers(self) -> None:
+        """Have processes that are not armed make the same samples as workers that are."""
+        loader = self.loader
         if (start := self.job.comparison.seeded) is not None:
             seeds = SeedSamples(start, loader.worker_init_fn)
             loader.worker_init_fn = seeds

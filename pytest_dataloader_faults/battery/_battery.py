@@ -5,14 +5,9 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterable
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 from pytest_dataloader_faults._settings import Settings
-from pytest_dataloader_faults._settings.jobs import (
-    change_epochs,
-    limit_measurement,
-)
 from pytest_dataloader_faults._trial.factory import DatasetFactory, PartOf
 from pytest_dataloader_faults.battery import at_rest
 from pytest_dataloader_faults.battery.checks import (
@@ -53,7 +48,10 @@ from pytest_dataloader_faults.outcomes.judge.hangs import (
 )
 from pytest_dataloader_faults.outcomes.repeats import JudgedTrial
 from pytest_dataloader_faults.outcomes.text import call, pluralize
-from pytest_dataloader_faults.steps import Processes, run_epochs
+from pytest_dataloader_faults.steps import (
+    Processes,
+    run_epochs,
+)
 
 _ORDINARY = Settings()
 _SHARE_OF_DEADLINE = 0.8
@@ -296,8 +294,7 @@ class Battery:
         if scenario.patience is None or is_known or not is_hung:
             return trial
         patience = _SHARE_OF_DEADLINE * self.fault_free_run.deadlines.for_trial
-        processes = change_epochs(scenario.processes, partial(replace, patience=patience))
-        outcome = self._run_trial(check, replace(scenario, processes=processes))
+        outcome = self._run_trial(check, replace(scenario, patience=patience))
         return JudgedTrial(outcome, self._judge(outcome, check, scenario))
 
     def _run_trial(
@@ -313,10 +310,10 @@ class Battery:
         comparison = fault_free_run.without_seeds if scenario.keep_randomness else None
         if _is_like_worker_epoch(check, scenario) and (epoch := fault_free_run.worker_epoch):
             comparison = epoch.comparison
-        processes = limit_measurement(scenario.processes, fault_free_run.deadlines.most / 2)
+        measuring = fault_free_run.deadlines.most / 2
         arguments: dict[str, Any] = {
             "comparison": comparison,
-            "options": replace(scenario.options, processes=processes),
+            "options": replace(scenario.options, measuring=measuring),
             "changes": scenario.loader if is_alone else self._changes_for(scenario),
             "deadline": deadline or scenario.deadlines * fault_free_run.deadlines.for_trial,
             "may_take_longer": may_take_longer,
@@ -378,8 +375,7 @@ def _is_like_worker_epoch(check: Check, scenario: Scenario) -> bool:
     """Whether new workers make one epoch, in which each error lasts until the next attempt."""
     is_changed = scenario.loader or check.name == WORKERS_AGREE
     has_retries = any(map(_spares_retry, scenario.faults))
-    processes = change_epochs(scenario.processes, lambda epoch: replace(epoch, patience=None))
-    is_one_epoch = processes == run_epochs(before_init=scenario.is_before_init)
+    is_one_epoch = scenario.processes == run_epochs(before_init=scenario.is_before_init)
     is_plain = not (scenario.ranks or scenario.watch_files) and scenario.descriptors is None
     return bool(scenario.faults) and is_one_epoch and is_plain and not (is_changed or has_retries)
 

@@ -9,7 +9,6 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, TypeAlias
 
-from pytest_dataloader_faults._settings.jobs import TrialOptions
 from pytest_dataloader_faults._trial import take_reference
 from pytest_dataloader_faults.battery.fault_free_run import FaultFreeRun
 from pytest_dataloader_faults.outcomes import Contract, Finding, Outcome, Reference, Verdict
@@ -21,7 +20,7 @@ from pytest_dataloader_faults.outcomes.judge.at_rest import (
     is_unlisted,
 )
 from pytest_dataloader_faults.outcomes.repeats import JudgedTrial
-from pytest_dataloader_faults.steps import Epoch, arm_before_init
+from pytest_dataloader_faults.steps import Epoch, TrialOptions, arm_before_init
 
 _Batches: TypeAlias = "tuple[tuple[int, ...], ...]"
 _TWICE = TrialOptions(processes=arm_before_init(Epoch(), after_faults=False))

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 from dataclasses import replace
 
-from pytest_dataloader_faults._settings.jobs import has_step
 from pytest_dataloader_faults._trial.process import fork_server
 from pytest_dataloader_faults.battery._battery import Battery
 from pytest_dataloader_faults.battery.checks import (
@@ -33,7 +32,7 @@ from pytest_dataloader_faults.outcomes.text import (
     printable_lines,
     was_or_were,
 )
-from pytest_dataloader_faults.steps import ReadSample
+from pytest_dataloader_faults.steps import Action, has_step
 
 _OTHER_FILES = (
     "The workers opened none of the files that they opened in the fault-free run: {files}."
@@ -147,7 +146,7 @@ def _skipped_result(
 
 def _cause(battery: Battery, name: str, trial: JudgedTrial) -> Cause | None:
     check, outcome, fault_free = CHECKS[name], trial.outcome, battery.fault_free_run.outcome
-    after_one = has_step(check.scenario.processes, ReadSample)
+    after_one = has_step(check.scenario.processes, Action.READ_SAMPLE)
     return likely_cause(outcome, trial.finding, fault_free, CAUSE_RULES, after_one=after_one)
 
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import functools
 import itertools
+import math
 import operator
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, TypeAlias
 
-from pytest_dataloader_faults._settings.jobs import TrialOptions
+from pytest_dataloader_faults._settings import Settings
 from pytest_dataloader_faults.outcomes import Outcome, Reference
 from pytest_dataloader_faults.outcomes.agreement import (
     Comparison,
@@ -21,7 +22,7 @@ from pytest_dataloader_faults.outcomes.agreement import (
 from pytest_dataloader_faults.outcomes.contract import Contract
 from pytest_dataloader_faults.outcomes.judge.expected import divide
 from pytest_dataloader_faults.outcomes.reference import ENOUGH_SAMPLES
-from pytest_dataloader_faults.steps import Epoch, arm_workers
+from pytest_dataloader_faults.steps import Epoch, TrialOptions, arm_workers
 
 # Some facts about streams that draw. Training on a large text draws random windows of it, and each
 # worker seeds its generator with its id. So n samples of the stream are n in each worker, and none
@@ -168,3 +169,34 @@ def _reference(
     )
     is_unique = len(dict(digests)) == len(set(digests))
     return reference if is_unique and (comparison.in_batches or reference.has_content) else None
+
+
+_MIN_SECONDS, _EPOCHS = 10.0, 20
+_MIN_SECONDS_KNOWN_HANG, _EPOCHS_KNOWN_HANG = 2.0, 3
+"""Seconds at least, and how many times as long as an epoch without a fault."""
+
+
+class Deadlines:
+    """How long the trials of one dataset may take, if its *settings* leave that open."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._is_set = settings.deadline is not None
+        self.most = settings.longest_epoch
+        self._longest: float | None = None
+
+    def record_epoch(self, seconds: float) -> None:
+        """An epoch without a fault took *seconds*."""
+        self._longest = max(seconds, self._longest or 0.0)
+
+    @property
+    def for_trial(self) -> float:
+        """The deadline of a trial."""
+        if self._is_set or self._longest is None:
+            return self.most
+        return min(self.most, max(_MIN_SECONDS, math.ceil(_EPOCHS * self._longest)))
+
+    @property
+    def for_look(self) -> float:
+        """The shorter deadline of a trial that probably hangs where an earlier one did."""
+        enough = math.ceil(_EPOCHS_KNOWN_HANG * (self._longest or 0.0))
+        return min(self.for_trial, max(_MIN_SECONDS_KNOWN_HANG, enough))

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 from pytest_dataloader_faults._arguments import FLAG
 from pytest_dataloader_faults._settings import Settings, check
-from pytest_dataloader_faults._settings.jobs import NO_REPLAY, TrialJob, TrialOptions
 from pytest_dataloader_faults._trial import run_trial_job
 from pytest_dataloader_faults._trial.factory import (
     DatasetFactory,
@@ -32,7 +31,7 @@ from pytest_dataloader_faults.outcomes.judge.errors import torch_dropped_a_batch
 from pytest_dataloader_faults.outcomes.judge.report import explain
 from pytest_dataloader_faults.outcomes.judge.sharing import start_cause
 from pytest_dataloader_faults.outcomes.text import call_in_lines, code, to_plain
-from pytest_dataloader_faults.steps import run_epochs
+from pytest_dataloader_faults.steps import NO_REPLAY, TrialJob, TrialOptions, run_epochs
 
 if TYPE_CHECKING:
     from pytest_dataloader_faults.strategies.choices import DataFiles

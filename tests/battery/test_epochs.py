@@ -12,7 +12,6 @@ from torch.utils.data import DataLoader, Sampler
 
 from pytest_dataloader_faults import check_dataset
 from pytest_dataloader_faults._settings import Settings
-from pytest_dataloader_faults._settings.jobs import TrialJob, TrialOptions
 from pytest_dataloader_faults._trial import run_trial_job
 from pytest_dataloader_faults.battery.checks import CHECKS
 from pytest_dataloader_faults.battery.checks._epochs import SAME_AGAIN
@@ -20,7 +19,7 @@ from pytest_dataloader_faults.faults import ReadError
 from pytest_dataloader_faults.outcomes import Batch, Pass, Sample
 from pytest_dataloader_faults.outcomes.agreement import Part
 from pytest_dataloader_faults.outcomes.judge.expected import USED_UP
-from pytest_dataloader_faults.steps import EndFaults, Epoch, arm_workers
+from pytest_dataloader_faults.steps import Action, Epoch, TrialJob, TrialOptions, arm_workers
 from support.corpus.handles import H5StaysOpen
 from support.corpus.state import Noisy
 from support.datasets import COUNT, SIZE, Records
@@ -151,7 +150,7 @@ def test_no_read_fails_in_the_second_epoch(records):
                 loader={"num_workers": 2, "batch_size": 4, "sampler": _FirstThenAll()},
             ),
             changes={"persistent_workers": True},
-            options=TrialOptions(processes=arm_workers(epoch, EndFaults(), epoch)),
+            options=TrialOptions(processes=arm_workers(epoch, Action.END_FAULTS, epoch)),
         )
     )
 

@@ -12,13 +12,13 @@ from torchdata.stateful_dataloader import StatefulDataLoader
 from torchdata.stateful_dataloader.sampler import StatefulDistributedSampler
 
 from pytest_dataloader_faults._settings import Settings
-from pytest_dataloader_faults._settings.jobs import TrialOptions
 from pytest_dataloader_faults._trial import samplers
 from pytest_dataloader_faults.battery._battery import Battery
 from pytest_dataloader_faults.battery.checks import CHECKS
 from pytest_dataloader_faults.battery.checks.resume import FROM_LAST_STATE, SaveStates, save_states
 from pytest_dataloader_faults.outcomes import LoadedState
 from pytest_dataloader_faults.outcomes.stages import Stage
+from pytest_dataloader_faults.steps import TrialOptions
 from support.corpus.resume import CountingLoader, ResumableStream, counting
 from support.datasets import Records, joined, write_records
 from support.results import failure_of, result_of

@@ -16,7 +16,6 @@ import pytest
 from pytest_dataloader_faults import run_trial
 from pytest_dataloader_faults._engine.protocol import WorkerArmed
 from pytest_dataloader_faults._settings import DEADLINE, Settings
-from pytest_dataloader_faults._settings.jobs import Deadlines
 from pytest_dataloader_faults._trial import take_reference
 from pytest_dataloader_faults._trial.driver import LoaderDriver
 from pytest_dataloader_faults._trial.journal import (
@@ -34,6 +33,7 @@ from pytest_dataloader_faults._trial.process.clock import (
     Pauses,
     deadline_after,
 )
+from pytest_dataloader_faults.battery.shares import Deadlines
 from pytest_dataloader_faults.exceptions import HarnessError
 from pytest_dataloader_faults.faults import ReadError
 from pytest_dataloader_faults.outcomes.stages import DONE, RECOVERY

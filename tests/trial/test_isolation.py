@@ -20,7 +20,6 @@ from torch.utils.data import DataLoader
 from pytest_dataloader_faults import Outcome, check_dataset, run_trial
 from pytest_dataloader_faults._engine.system import temporary
 from pytest_dataloader_faults._settings import Settings
-from pytest_dataloader_faults._settings.jobs import Replay, TrialJob, TrialOptions
 from pytest_dataloader_faults._trial import run_trial_job
 from pytest_dataloader_faults._trial.factory import takes_folder
 from pytest_dataloader_faults._trial.resources import is_infrastructure
@@ -34,7 +33,14 @@ from pytest_dataloader_faults.fake_files import FakeDatasetFs
 from pytest_dataloader_faults.faults import OpenError, ReadError
 from pytest_dataloader_faults.outcomes.stages import DONE, START
 from pytest_dataloader_faults.search import replay
-from pytest_dataloader_faults.steps import Epoch, ReadSample, arm_workers
+from pytest_dataloader_faults.steps import (
+    Action,
+    Epoch,
+    Replay,
+    TrialJob,
+    TrialOptions,
+    arm_workers,
+)
 from support import troublemakers
 from support.datasets import COUNT, Records
 from support.facts import EPOCH_1
@@ -69,7 +75,7 @@ def _try(records, trouble, where, deadline=30.0) -> Outcome:
     job = TrialJob(
         make_dataset=lambda: Trouble(records, trouble, where),
         settings=Settings(loader={"num_workers": 1, "batch_size": 4}, deadline=deadline),
-        options=TrialOptions(processes=arm_workers(Epoch(), before=(ReadSample(),))),
+        options=TrialOptions(processes=arm_workers(Epoch(), before=(Action.READ_SAMPLE,))),
         replay=Replay(tuple(pickle.dumps(list(range(at, at + 4))) for at in range(0, COUNT, 4))),
     )
     return run_trial_job(job)

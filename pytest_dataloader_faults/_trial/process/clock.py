@@ -13,7 +13,6 @@ from pytest_dataloader_faults._engine.kernel.linux import NAMES, read_memory
 from pytest_dataloader_faults._engine.protocol import SupervisorHandle, WorkerArmed
 from pytest_dataloader_faults._engine.system import proc
 from pytest_dataloader_faults._settings import DEADLINE
-from pytest_dataloader_faults._settings.jobs import Limits
 from pytest_dataloader_faults._trial.journal import (
     HARNESS,
     LOADER,
@@ -25,6 +24,7 @@ from pytest_dataloader_faults._trial.journal import (
 )
 from pytest_dataloader_faults.outcomes import Activity, AtDeadline
 from pytest_dataloader_faults.outcomes.stages import DONE
+from pytest_dataloader_faults.steps import Job
 
 # Some facts about whose time it is. The deadline is the loader's: a loader that takes longer to
 # raise or to end is called hung. But in between, a trial does its own work. It waits for workers to
@@ -373,21 +373,21 @@ class TrialClock:
     def __init__(
         self,
         facts: Journal,
-        limits: Limits,
+        job: Job,
         supervisor: SupervisorHandle | None,
         waited: Callable[[], float],
     ) -> None:
-        self._facts, self._limits, self._waited = facts, limits, waited
+        self._facts, self._job, self._waited = facts, job, waited
         self._supervisor = supervisor
         self._began = time.monotonic()
         self._pauses = Pauses(self._began)
         self._observer = Observer(
             lambda: supervisor.bytes_read.value if supervisor else 0,
-            math.inf if limits.most_bytes is None else limits.most_bytes,
+            math.inf if job.max_bytes is None else job.max_bytes,
         )
         self._size, self._events = 0, list[WatchedEvent]()
         self._extension = 0.0
-        self.whose, self.until = LOADER, self._began + limits.deadline
+        self.whose, self.until = LOADER, self._began + job.deadline
 
     @property
     def next_look(self) -> float:
@@ -395,7 +395,7 @@ class TrialClock:
 
     def look(self) -> bool:
         """Look at the trial; whether the time is up."""
-        now, deadline = time.monotonic(), self._limits.deadline
+        now, deadline = time.monotonic(), self._job.deadline
         is_stopped = bool(self._supervisor and proc.is_stopped(self._supervisor.pid))
         self._pauses.look(now, stopped=is_stopped)
         if (size := os.fstat(self._facts.fd).st_size) != self._size:
@@ -405,7 +405,7 @@ class TrialClock:
         whose, until = deadline_after(self._events, self._began, deadline, self._pauses.found)
         if until <= now and whose != HARNESS:
             until += min(BUSY_SECONDS, self._waited())
-        if whose == LOADER and until <= now and self._limits.may_take_longer:
+        if whose == LOADER and until <= now and self._job.may_take_longer:
             self._extension = now - until
             until = extend_deadline(until, deadline, self._observer.observation)
         self.whose, self.until = whose, until
@@ -414,6 +414,6 @@ class TrialClock:
     def activity(self) -> AtDeadline:
         """What the processes do, now that the time is up."""
         observation = self._observer.observation
-        activity = activity_of(observation, time.monotonic(), self._limits.deadline)
+        activity = activity_of(observation, time.monotonic(), self._job.deadline)
         extension = round(self._extension) if self._extension > SLICE else 0.0
         return AtDeadline(activity, extension, observation.asleep)

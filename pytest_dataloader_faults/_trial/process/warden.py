@@ -37,7 +37,6 @@ from pytest_dataloader_faults._engine.system.processes import (
 )
 from pytest_dataloader_faults._engine.system.stacks import StackRequest
 from pytest_dataloader_faults._engine.system.temporary import AnonymousFile
-from pytest_dataloader_faults._settings.jobs import Job, TrialJob, steps_of
 from pytest_dataloader_faults._trial.journal import (
     HARNESS,
     FaultsArmed,
@@ -69,7 +68,7 @@ from pytest_dataloader_faults.exceptions import (
 from pytest_dataloader_faults.outcomes import AtDeadline
 from pytest_dataloader_faults.outcomes.stages import DONE
 from pytest_dataloader_faults.outcomes.text import printable
-from pytest_dataloader_faults.steps import OwnStep
+from pytest_dataloader_faults.steps import Job, TrialJob
 
 _Root: TypeAlias = Callable[[SupervisorHandle | None, int], None]
 """What each process of the trial does, by its number from 0."""
@@ -98,7 +97,7 @@ def run_under_deadline(job: Job, around: Surroundings, root: _Root) -> None:
     supervisor = _start_supervisor(job, around)
     handle = supervisor.handle if supervisor else None
     began = time.monotonic()
-    clock = TrialClock(journal, job.limits, handle, partial(_seconds_without_cpu, around))
+    clock = TrialClock(journal, job, handle, partial(_seconds_without_cpu, around))
     warden = _Warden(around, clock, supervisor, parent, _pipe_of_signals())
     spared = [supervisor.pid] if supervisor else []
     end = warden.run(partial(root, handle, 0))
@@ -125,7 +124,7 @@ def _list_following(job: Job, journal: Journal) -> Iterator[int]:
     Whether the next one can may depend on what the one before it has written to the *journal*.
     """
     for number, process in enumerate(job.processes[1:], start=1):
-        if all(step.may_run(journal) for step in steps_of((process,), OwnStep)):
+        if all(step.may_run(journal) for step in process):
             yield number
 
 

@@ -20,7 +20,6 @@ from torch.utils.data.dataloader import _DatasetKind
 
 from pytest_dataloader_faults._engine.worker.arm import end_with_parent
 from pytest_dataloader_faults._engine.worker.fetch_hooks import seed_everything
-from pytest_dataloader_faults._settings.jobs import ReferenceJob
 from pytest_dataloader_faults._trial import loaders
 from pytest_dataloader_faults._trial.samplers import choose_size, count_samples, limit_samples
 from pytest_dataloader_faults._trial.samples import draws
@@ -45,6 +44,7 @@ from pytest_dataloader_faults.outcomes.agreement import (
 from pytest_dataloader_faults.outcomes.contract import Contract
 from pytest_dataloader_faults.outcomes.reference import count_rows
 from pytest_dataloader_faults.outcomes.text import pluralize
+from pytest_dataloader_faults.steps import ReferenceJob
 
 CALLS_USER_CODE = True
 

@@ -12,7 +12,6 @@ from dataclasses import KW_ONLY, dataclass, field, fields, replace
 from typing import Any, ClassVar, TypeAlias
 
 from pytest_dataloader_faults import _arguments as allow
-from pytest_dataloader_faults._settings.jobs import TrialOptions, has_step, steps_of
 from pytest_dataloader_faults.battery.file_kinds import titles_of
 from pytest_dataloader_faults.battery.workload import NotApplicable, Workload, map_applicable
 from pytest_dataloader_faults.exceptions import InvalidArgumentError, InvalidCheckError
@@ -22,9 +21,9 @@ from pytest_dataloader_faults.outcomes.contract import Cause, Finding
 from pytest_dataloader_faults.outcomes.text import pluralize
 from pytest_dataloader_faults.steps import (
     PROCESSES,
-    Arm,
-    Epoch,
-    UseAccelerator,
+    Action,
+    TrialOptions,
+    has_step,
     run_epochs,
 )
 
@@ -100,6 +99,8 @@ class Scenario(allow.Checked, TrialOptions):
         **dict.fromkeys((*_FLAGS, "keep_randomness", "ranks", "shares_folder"), allow.FLAG),
         **dict.fromkeys(("title", "circumstance"), _TEXT),
         "processes": PROCESSES,
+        "patience": allow.optional(allow.SECONDS.allows, "a positive number of seconds, or None"),
+        "measuring": allow.SECONDS,
         "deadlines": allow.ArgumentRule(allow.at_least(1), "an int, 1 or more"),
         "descriptors": allow.optional(allow.at_least(1), "an int, 1 or more, or None"),
         "faults": allow.ArgumentRule(_is_faults, "a tuple of faults, such as (OpenError('*.h5'),)"),
@@ -127,19 +128,14 @@ class Scenario(allow.Checked, TrialOptions):
         )
 
     @property
-    def patience(self) -> float | None:
-        """Seconds that an epoch waits for a batch; None to wait as torch does."""
-        return next((epoch.patience for epoch in steps_of(self.processes, Epoch)), None)
-
-    @property
     def is_before_init(self) -> bool:
         """Whether faults are armed before the dataset is created, in its single rank."""
-        return not self.ranks and isinstance(self.processes[0][0], Arm)
+        return not self.ranks and self.processes[0][0] is Action.ARM
 
     @property
     def uses_accelerator(self) -> bool:
         """Whether it needs an accelerator."""
-        return has_step(self.processes, UseAccelerator)
+        return has_step(self.processes, Action.USE_ACCELERATOR)
 
     def with_defaults(self, defaults: Scenario) -> Scenario:
         """The same scenario, with what it leaves open from *defaults*."""

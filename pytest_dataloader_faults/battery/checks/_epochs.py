@@ -7,7 +7,6 @@ from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
-from pytest_dataloader_faults._settings import DEADLINE
 from pytest_dataloader_faults.battery.checks._base import (
     WORKERS_AGREE,
     Scenario,
@@ -30,11 +29,9 @@ from pytest_dataloader_faults.outcomes.reference import ENOUGH_SAMPLES
 from pytest_dataloader_faults.outcomes.stages import DONE
 from pytest_dataloader_faults.outcomes.text import pluralize
 from pytest_dataloader_faults.steps import (
-    EndFaults,
+    Action,
     Epoch,
     MeasureEpochs,
-    ReadSample,
-    UseAccelerator,
     arm_workers,
     run_epochs,
 )
@@ -162,21 +159,11 @@ def _require_epochs(_: Workload, outcome: Outcome) -> None:
 
 
 REPEATED = Epoch(same_order=True, same_seed=True)
-_MOST_EPOCHS = 160
-_MOST_SECONDS = DEADLINE / 2
-"""The maximum. A trial that looks for growth stops when it has enough evidence."""
-
-
-def measure_epochs(*epochs: Epoch) -> MeasureEpochs:
-    """The step that looks for growth over repetitions of *epochs*."""
-    return MeasureEpochs(epochs, _MOST_EPOCHS, _MOST_SECONDS)
-
-
 _LEFT = replace(REPEATED, batches=1)
 _PERSISTENT = {"persistent_workers": True}
 _IN_KEPT_WORKERS = Epoch(keep_workers=True)
 FAULTS_IN_EPOCH_1 = Scenario(
-    loader=_PERSISTENT, processes=arm_workers(_IN_KEPT_WORKERS, EndFaults(), _IN_KEPT_WORKERS)
+    loader=_PERSISTENT, processes=arm_workers(_IN_KEPT_WORKERS, Action.END_FAULTS, _IN_KEPT_WORKERS)
 )
 _IN_SAME_ORDER = arm_workers(*[Epoch(same_order=True)] * 2)
 
@@ -211,7 +198,9 @@ def _find_leftovers(outcome: Outcome) -> Finding | None:
         " the file when it has changed. Or exclude 'read-before-fork', if nothing reads the dataset"
         " before the loop over the loader"
     ),
-    scenario=Scenario(processes=arm_workers(Epoch(), before=(ReadSample(),)), watch_files=True),
+    scenario=Scenario(
+        processes=arm_workers(Epoch(), before=(Action.READ_SAMPLE,)), watch_files=True
+    ),
     is_about_errors=True,
 )
 def read_before_fork(workload: Workload) -> Iterator[Scenario]:
@@ -271,7 +260,7 @@ def persistent_workers(_: Workload) -> Iterator[Scenario]:
     of_left = {**_PERSISTENT, "prefetch_factor": 1}
     whole = Scenario(
         loader=of_left,
-        processes=arm_workers(REPEATED, REPEATED, measure_epochs(_LEFT, REPEATED)),
+        processes=arm_workers(REPEATED, REPEATED, MeasureEpochs((_LEFT, REPEATED))),
         require_effect=_require_epochs,
     )
     yield replace(
@@ -286,7 +275,7 @@ def persistent_workers(_: Workload) -> Iterator[Scenario]:
             Scenario(
                 title="growth over complete epochs",
                 loader=_PERSISTENT,
-                processes=arm_workers(measure_epochs(REPEATED)),
+                processes=arm_workers(MeasureEpochs((REPEATED,))),
                 require_effect=_require_epochs,
             ),
             replace(whole, title="growth over epochs of which every other one was left early"),
@@ -299,7 +288,7 @@ def persistent_workers(_: Workload) -> Iterator[Scenario]:
     "pinned batches hold the same samples on the device, and no epoch leaks their memory",
     scenario=Scenario(
         loader={"pin_memory": True},
-        processes=arm_workers(measure_epochs(REPEATED), before=(UseAccelerator(),)),
+        processes=arm_workers(MeasureEpochs((REPEATED,)), before=(Action.USE_ACCELERATOR,)),
     ),
     advice=(
         "The main process used the accelerator first, like a training job. One of its threads"

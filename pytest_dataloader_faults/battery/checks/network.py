@@ -33,7 +33,6 @@ from pytest_dataloader_faults.outcomes.judge.sharing import (
 from pytest_dataloader_faults.outcomes.records import TrialFacts
 from pytest_dataloader_faults.outcomes.reference import Reference
 from pytest_dataloader_faults.outcomes.text import join_some
-from pytest_dataloader_faults.steps import Epoch, arm_workers
 
 if TYPE_CHECKING:
     from pytest_dataloader_faults.battery.fault_free_run import FaultFreeRun
@@ -78,7 +77,7 @@ def find_wait_without_timeout(outcome: TrialFacts, _: Reference) -> Finding | No
     "hung-read",
     "raises an error in time when the storage or a server does not respond",
     rule=find_wait_without_timeout,
-    scenario=Scenario(processes=arm_workers(Epoch(patience=PATIENCE))),
+    scenario=Scenario(patience=PATIENCE),
 )
 def hung_read(workload: Workload) -> Iterator[Scenario]:
     """Files and connections apart: a client has a timeout, but a read of a file cannot have one."""

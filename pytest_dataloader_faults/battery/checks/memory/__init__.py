@@ -30,7 +30,7 @@ from pytest_dataloader_faults.outcomes.records import TrialFacts
 from pytest_dataloader_faults.outcomes.reference import Reference
 from pytest_dataloader_faults.outcomes.stages import DONE
 from pytest_dataloader_faults.outcomes.text import format_size, pluralize
-from pytest_dataloader_faults.steps import Epoch, OwnStep, arm_workers
+from pytest_dataloader_faults.steps import Epoch, Step, arm_workers
 from pytest_dataloader_faults.wire import Note, register
 
 if TYPE_CHECKING:
@@ -244,15 +244,14 @@ _READS_IN_A_ROW = (
 
 
 @dataclass(frozen=True)
-class MeasureMemory(OwnStep):
+class MeasureMemory(Step):
     """Read a row of new samples in one worker, and measure its memory in between."""
 
     def run(self, process: TrialProcess) -> None:
-        """Measure it, if there is a loader."""
+        """Measure it."""
         from pytest_dataloader_faults.battery.checks.memory.measure import measure
 
-        if process.loader is not None:
-            measure(process, process.loader)
+        measure(process, process.loader)
 
 
 @check(

@@ -35,7 +35,7 @@ from pytest_dataloader_faults.outcomes.contract import Cause
 from pytest_dataloader_faults.outcomes.records import TrialFacts
 from pytest_dataloader_faults.outcomes.results import FolderShared
 from pytest_dataloader_faults.outcomes.stages import Phase, Stage
-from pytest_dataloader_faults.steps import Epoch, Make, OwnStep, Processes, arm_workers
+from pytest_dataloader_faults.steps import Epoch, Make, Processes, Step, arm_workers
 from pytest_dataloader_faults.wire import Note, register
 
 if TYPE_CHECKING:
@@ -74,7 +74,7 @@ register(UsedGenerator)
 
 
 @dataclass(frozen=True)
-class RecordGenerators(OwnStep):
+class RecordGenerators(Step):
     """Have each worker record its generators, in workers that start within one second.
 
     A seed that is taken from the clock is the same in all of them then.
@@ -84,7 +84,7 @@ class RecordGenerators(OwnStep):
         """Record them from now on, if samples are random."""
         from pytest_dataloader_faults.battery.checks.ranks.generator_states import record
 
-        if process.loader is not None and process.job.comparison.allows_for_randomness:
+        if process.job.comparison.allows_for_randomness:
             record(process, process.loader, UsedGenerator)
 
 
@@ -118,7 +118,7 @@ _TIMEOUT = 5.0
 
 
 @dataclass(frozen=True)
-class HoldWrites(OwnStep):
+class HoldWrites(Step):
     """Have rank 0 wait when it prepares files, and the others until it does."""
 
     def run(self, process: TrialProcess) -> None:

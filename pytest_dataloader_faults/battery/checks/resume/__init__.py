@@ -21,16 +21,14 @@ from pytest_dataloader_faults.outcomes.stages import (
     StateOf,
 )
 from pytest_dataloader_faults.steps import (
-    Arm,
-    Disarm,
-    EndWorkers,
+    Action,
     Epoch,
     FaultFreePass,
     Look,
     Make,
-    OwnStep,
     Process,
     Processes,
+    Step,
 )
 
 if TYPE_CHECKING:
@@ -63,7 +61,7 @@ _AGAIN = (
 
 
 @dataclass(frozen=True)
-class SaveStates(OwnStep):
+class SaveStates(Step):
     """Save the state of the loader after each batch, and keep some for other processes.
 
     Attributes:
@@ -86,16 +84,14 @@ class SaveStates(OwnStep):
         from pytest_dataloader_faults._trial.journal import FactsFound
         from pytest_dataloader_faults.battery.checks.resume.states import StateSaver
 
-        if process.loader is not None:
-            found = process.journal.of(FactsFound)
-            notes = [note for each in found for note in each.notes]
-            first = sum(isinstance(note, SavedState) for note in notes)
-            saver = StateSaver(process.journal, process.loader, self, first)
-            process.start_driver().after_batch = saver
+        notes = [note for each in process.journal.of(FactsFound) for note in each.notes]
+        first = sum(isinstance(note, SavedState) for note in notes)
+        saver = StateSaver(process.journal, process.loader, self, first)
+        process.start_driver().after_batch = saver
 
 
 @dataclass(frozen=True)
-class LoadState(OwnStep):
+class LoadState(Step):
     """Have the loader resume from the kept state *number*, from 0, or the last one if it is -1.
 
     The process is left out if no such state was kept.
@@ -146,8 +142,8 @@ def _count_batches_to_resume(workload: Workload) -> int:
 
 def save_states(step: SaveStates, *following: Process) -> Processes:
     """An epoch that saves the states of its loader, and the processes that follow."""
-    begin = (Make(adapt=_make_stateful), Look(Stage.START), Arm(), step)
-    return (*begin, Epoch(), EndWorkers(), Look(Stage.EPOCH), Disarm()), *following
+    begin = (Make(adapt=_make_stateful), Look(Stage.START), Action.ARM, step)
+    return (*begin, Epoch(), Action.END_WORKERS, Look(Stage.EPOCH), Action.DISARM), *following
 
 
 def _resume_from(state: int, number: int = 1, *saving: SaveStates) -> Process:
@@ -155,10 +151,10 @@ def _resume_from(state: int, number: int = 1, *saving: SaveStates) -> Process:
     return _run_again(Phase(Stage.RESUMED, number), LoadState(state), *saving)
 
 
-def _run_again(phase: Phase, *before: OwnStep) -> Process:
+def _run_again(phase: Phase, *before: Step) -> Process:
     seed = 1 + _SEEDS_APART * (phase.epoch or 0)
     make, again = Make(phase, _make_stateful), FaultFreePass(phase, seed=seed, after_faults=False)
-    return (make, *before, again, EndWorkers())
+    return (make, *before, again, Action.END_WORKERS)
 
 
 FROM_LAST_STATE = _resume_from(-1), _run_again(Phase(Stage.UNINTERRUPTED))
