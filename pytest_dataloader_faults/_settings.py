@@ -137,9 +137,38 @@ class Option(NamedTuple):
         return None if self.word is not None and value == self.word else value
 
 
-def _with_option(otherwise: Any, *of_option: Any, **options: Any) -> Any:
-    """A field that is *otherwise* if the run of pytest does not choose it."""
-    return field(default=otherwise, metadata={"option": Option(*of_option, **options)})
+OPTIONS: Mapping[str, Option] = {
+    "samples": Option(
+        SAMPLES,
+        "approximate number of samples of a map-style dataset that a check reads, or all",
+        "N|all",
+        kind=int,
+        word="all",
+    ),
+    "deadline": Option(
+        "auto",
+        "seconds that one epoch of a trial (one run of a loader) may take before it counts as hung;"
+        " auto: 10 to 30, depending on how long an epoch takes without a fault",
+        "SECONDS|auto",
+        kind=float,
+        word="auto",
+    ),
+    "seed": Option(
+        0,
+        "seed for the samplers, workers and faults of trials, and for the faults of fixtures",
+        "N",
+        kind=int,
+    ),
+    "ranks": Option(
+        "none",
+        "number of processes, 2 to 8, that train on the dataset together, as under torchrun: also"
+        " runs the rank checks; none skips them",
+        "N|none",
+        kind=int,
+        word="none",
+    ),
+}
+"""The settings that a run of pytest can choose, by name."""
 
 
 def _default_contract() -> Contract:
@@ -170,39 +199,10 @@ class Settings:
     loader: Mapping[str, Any] | None = None
     contract: Contract = field(default_factory=_default_contract)
     copy: str | None = None
-    samples: int | None = _with_option(
-        None,
-        SAMPLES,
-        "approximate number of samples of a map-style dataset that a check reads, or all",
-        "N|all",
-        kind=int,
-        word="all",
-    )
-    deadline: float | None = _with_option(
-        None,
-        "auto",
-        "seconds that one epoch of a trial (one run of a loader) may take before it counts as hung;"
-        " auto: 10 to 30, depending on how long an epoch takes without a fault",
-        "SECONDS|auto",
-        kind=float,
-        word="auto",
-    )
-    seed: int = _with_option(
-        0,
-        0,
-        "seed for the samplers, workers and faults of trials, and for the faults of fixtures",
-        "N",
-        kind=int,
-    )
-    ranks: int | None = _with_option(
-        None,
-        "none",
-        "number of processes, 2 to 8, that train on the dataset together, as under torchrun: also"
-        " runs the rank checks; none skips them",
-        "N|none",
-        kind=int,
-        word="none",
-    )
+    samples: int | None = None
+    deadline: float | None = None
+    seed: int = 0
+    ranks: int | None = None
 
     def __post_init__(self) -> None:
         """Raise InvalidArgumentError for the first field that breaks its rule."""
@@ -250,9 +250,3 @@ class Settings:
         if "samples" in arguments and self.samples is None:  # None is left out of a call.
             arguments["samples"] = {"code": "None"}
         return {**arguments, "loader": to_plain(self.loader) if self.loader else None}
-
-
-OPTIONS: dict[str, Option] = {
-    field.name: field.metadata["option"] for field in fields(Settings) if field.metadata
-}
-"""The settings that a run of pytest can choose, by name."""
