@@ -24,7 +24,7 @@ import time
 import traceback
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -47,7 +47,6 @@ from pytest_dataloader_faults._trial.journal import (
 )
 from pytest_dataloader_faults._trial.loaders import (
     USERS_ERRORS,
-    LateIterator,
     dataset_of,
     end_workers,
     join,
@@ -67,9 +66,9 @@ from pytest_dataloader_faults.outcomes.stages import START
 from pytest_dataloader_faults.outcomes.text import text_or_error
 from pytest_dataloader_faults.steps import NO_REPLAY, Replay
 
-CALLS_USER_CODE = ("start", "_start_iterator", "take", "_take_in_step")
+CALLS_USER_CODE = ("start", "_start_iterator", "take")
 
-_UNARMED = (Stage.RECOVERY, Stage.RESUMED, Stage.UNINTERRUPTED)
+_WITHOUT_FAULTS = (Stage.RECOVERY, Stage.RESUMED, Stage.UNINTERRUPTED)
 """Stages whose workers are not armed."""
 _EXIT_PATIENCE = 5.0
 """Seconds between the last descriptor that a process closes and its end: it may dump core."""
@@ -225,28 +224,18 @@ class LoaderDriver(IteratorListener):
 
     def take(self, batches: int | None = None) -> bool:
         """Take that many *batches* and leave the epoch, or take all; whether it succeeded."""
-        iterator = itertools.islice(self._iterator, batches)
         try:
-            if self.meet is None:
-                for batch in iterator:
-                    self._write_batch(batch)
-            elif not self._take_in_step(iterator, self.meet):
-                self._end_epoch(None)
-                return False
+            for batch in itertools.islice(self._iterator, batches):
+                self._write_batch(batch)
+                if self.meet and not self.meet(self._phase.epoch or 0, self._received):
+                    self._end_epoch(None)
+                    return False
             if self.after_batch:
                 self.after_batch(self._received, at_end=True)
         except USERS_ERRORS as error:  # The error is the finding.
             self._end_epoch(error)
             return False
         self._end_epoch(None, complete=batches is None)
-        return True
-
-    def _take_in_step(self, batches: Iterator[Any], meet: Callable[[int, int], bool]) -> bool:
-        """Take batches as long as the other jobs also have one; whether all were taken."""
-        for batch in batches:
-            self._write_batch(batch)
-            if not meet(self._phase.epoch or 0, self._received):
-                return False
         return True
 
     def run_in_child(self, phase: Phase, seed: int, prepare: Callable[[], None] | None) -> None:
@@ -273,13 +262,12 @@ class LoaderDriver(IteratorListener):
             os._exit(0)
 
     def end_workers(self) -> None:
-        iterators = renew(self.loader, *owners_of(self.loader))
-        elsewhere = self._iterators_kept_elsewhere()
-        for iterator in (self._iterator, self.loader._iterator, *iterators, *elsewhere):
+        kept = self._kept_iterators()
+        for iterator in (self._iterator, self.loader._iterator, *kept):
             end_workers(iterator)
-        for iterator in elsewhere:
+        for iterator in kept:
             self._begun.discard(iterator)
-            RenewedIterator.replace(iterator, self.loader)
+            renew(iterator, self.loader)
         self._iterator = self.loader._iterator = None
         self._pids = ()
 
@@ -306,14 +294,15 @@ class LoaderDriver(IteratorListener):
         return [each for each in working if each._dataset is dataset]
 
     def _kept_iterators(self) -> list[Any]:
-        """Between two epochs: the iterators that the loader has kept, wherever it has them."""
-        return [*kept_iterators(*owners_of(self.loader)), *self._iterators_kept_elsewhere()]
+        """The iterators that the loader has kept, in attributes or elsewhere.
 
-    def _iterators_kept_elsewhere(self) -> list[Any]:
-        """The running iterators, except this epoch's, torch's own, and those in attributes."""
-        excluded = (self._iterator, self.loader._iterator, *kept_iterators(*owners_of(self.loader)))
+        Between two epochs. In an epoch, these are also those in the loader's own ``__iter__``.
+        """
+        in_attributes = kept_iterators(*owners_of(self.loader))
+        others = (self._iterator, self.loader._iterator, *in_attributes)
         working = self._inner_iterators()
-        return [each for each in working if not any(each is iterator for iterator in excluded)]
+        elsewhere = [each for each in working if not any(each is other for other in others)]
+        return [*in_attributes, *elsewhere]
 
     def _start_iterator(self, patience: float | None) -> None:
         starting, self._timeout = time.monotonic(), self.loader.timeout
@@ -330,7 +319,7 @@ class LoaderDriver(IteratorListener):
         pids = tuple(each.pid for each in workers)
         if pids != self._pids:
             self._pids = pids
-            since = None if self._phase.stage in _UNARMED else starting
+            since = None if self._phase.stage in _WITHOUT_FAULTS else starting
             self.journal.write(ProcessesStarted(pids, since))
 
     def _write_length(self) -> None:
@@ -398,55 +387,6 @@ class LoaderDriver(IteratorListener):
         died = find_deaths(iterator, self.wait_until_idle(_OTHERS_PATIENCE))
         self.journal.write_turn(LOADER)
         return raised, tuple(died)
-
-
-# Some facts about where iterators are kept. A loader may have its only iterator in an attribute,
-# but also in a closure, in a global variable, in a list or in a generator, where nobody can put
-# another one. So an iterator whose workers the trial has ended becomes one that is not created yet,
-# in place. That covers those that were started in the trial. Those that pytest's process started
-# before are known in attributes only.
-
-
-class RenewedIterator:
-    """What became of an iterator whose workers have ended: its loader's next one, once used."""
-
-    _late: LateIterator
-
-    @classmethod
-    def replace(cls, iterator: Any, loader: Any) -> None:
-        """Make *iterator* one of these, in place."""
-        vars(iterator).clear()
-        iterator.__class__ = cls
-        iterator._late = LateIterator(loader)
-
-    def __iter__(self) -> Any:
-        return self
-
-    def __next__(self) -> Any:
-        return next(self._late)
-
-    def __len__(self) -> int:
-        return len(self._late)
-
-    def __getattr__(self, name: str) -> Any:
-        """Read it from the next iterator. Until that exists, show an iterator without workers."""
-        late = vars(self).get("_late")
-        if late is not None and late.made is not None:
-            return getattr(late.made, name)
-        if name in _WITHOUT_WORKERS:
-            return _WITHOUT_WORKERS[name]
-        raise AttributeError(name)
-
-
-_WITHOUT_WORKERS: dict[str, Any] = {
-    "_workers": (),
-    "_sent": {},
-    "_number": 0,
-    "_epoch": 0,
-    "_shutdown": True,
-    "_shutdown_workers": lambda: None,
-}
-"""What this package and loaders need from an iterator between two epochs."""
 
 
 def find_deaths(iterator: Any, ended: Idle) -> list[WorkerDeath]:

@@ -179,11 +179,13 @@ def _detach_parent_workers(loader: DataLoader[Any]) -> None:
     """Start new workers here, also for a loader that has some already, in whatever process."""
     _running.append(loader._iterator)
     loader._iterator = None
-    for iterator in renew(loader, *owners_of(loader)):
-        if is_of_this_process(iterator):
-            end_workers(iterator)
-        else:
-            _running.append(iterator)
+    for owner in owners_of(loader):
+        for name, iterator in _list_kept_iterators(owner):
+            object.__setattr__(owner, name, LateIterator(loader))
+            if all(each._parent_pid == os.getpid() for each in getattr(iterator, "_workers", ())):
+                end_workers(iterator)
+            else:
+                _running.append(iterator)
     # torchdata's loader has already requested a state from workers, and would resume with these.
     if getattr(loader, "_initial_iter_for_state_dict", False):
         loader._initial_iter_for_state_dict = False
@@ -349,7 +351,8 @@ def preload_forkserver(loader: DataLoader[Any]) -> None:
 # workers before faults are armed, or in pytest's process: they would read without faults. And if a
 # trial ends the workers, as before a recovery, the loader has nothing to continue with. So an
 # iterator that is made while the user's function runs is not made before its first use, and one
-# that was used already is replaced by one that is not made yet.
+# that was used already is replaced by one that is not made yet: in place, if the trial made it, as
+# a loader may have it in a closure or a generator, too.
 
 
 class LateIterator:
@@ -373,7 +376,9 @@ class LateIterator:
         return len(self._make())
 
     def __getattr__(self, name: str) -> Any:
-        if self.made is None and name in _ASKED_AT_THE_END:
+        if self.made is None and name in _WITHOUT_WORKERS:
+            return _WITHOUT_WORKERS[name]
+        if self.made is None and name == "_iterator":  # Asked for when a loader is deleted.
             raise AttributeError(name)
         return getattr(self._make(), name)
 
@@ -395,8 +400,16 @@ class LateIterator:
         return self.made
 
 
-_ASKED_AT_THE_END = ("_workers", "_shutdown_workers", "_iterator")
-"""What loaders need from their iterator when they are deleted."""
+_WITHOUT_WORKERS: dict[str, Any] = {
+    "_workers": (),
+    "_workers_status": (),
+    "_shutdown": True,
+    "_shutdown_workers": lambda: None,
+    "_sent": {},
+    "_number": 0,
+    "_epoch": 0,
+}
+"""What this package and loaders need from an iterator between two epochs."""
 
 
 @contextlib.contextmanager
@@ -415,17 +428,11 @@ def late_iterators() -> Iterator[None]:
         yield
 
 
-def renew(loader: DataLoader[Any], *owners: Any) -> list[Any]:
-    """Replace the iterators of *loader* that *owners* have in attributes; returns those.
-
-    The iterator that torch itself keeps, for persistent workers, is left to the caller.
-    """
-    iterators = []
-    for owner in owners:
-        for name, iterator in _list_kept_iterators(owner):
-            object.__setattr__(owner, name, LateIterator(loader))
-            iterators.append(iterator)
-    return iterators
+def renew(iterator: Any, loader: DataLoader[Any]) -> None:
+    """Make *iterator*, whose workers have ended, one of *loader* that is not made yet, in place."""
+    vars(iterator).clear()
+    iterator.__class__ = LateIterator
+    iterator.__init__(loader)
 
 
 def kept_iterators(*owners: Any) -> list[Any]:
@@ -435,18 +442,10 @@ def kept_iterators(*owners: Any) -> list[Any]:
 
 def _list_kept_iterators(owner: Any) -> list[tuple[str, Any]]:
     """The iterators of *owner* that were made, each with its attribute."""
-    attributes = []
-    for name, value in getattr(owner, "__dict__", {}).items():
-        iterator = value.made if isinstance(value, LateIterator) else value
-        if name != "_iterator" and isinstance(iterator, _BaseDataLoaderIter):
-            attributes.append((name, iterator))
-    return attributes
-
-
-def is_of_this_process(iterator: Any) -> bool:
-    """Whether this process has started the workers of *iterator*."""
-    workers = getattr(iterator, "_workers", ())
-    return all(each._parent_pid == os.getpid() for each in workers)
+    values = [*getattr(owner, "__dict__", {}).items()]
+    found = [(name, each.made if isinstance(each, LateIterator) else each) for name, each in values]
+    made = [pair for pair in found if isinstance(pair[1], _BaseDataLoaderIter)]
+    return [(name, each) for name, each in made if name != "_iterator"]
 
 
 def end_workers(iterator: Any) -> None:
