@@ -34,7 +34,7 @@ from pytest_dataloader_faults._trial.journal import (
     Journal,
 )
 from pytest_dataloader_faults.exceptions import UnusableDatasetError, UnusableEnvironmentError
-from pytest_dataloader_faults.outcomes.results import Absence, EpochsApart, Position, Reason
+from pytest_dataloader_faults.outcomes.stages import Absence, EpochsApart, Position, Reason
 from pytest_dataloader_faults.steps import Rank
 
 CALLS_USER_CODE = True

@@ -24,7 +24,6 @@ from pytest_dataloader_faults._trial import (
 )
 from pytest_dataloader_faults._trial.journal import JournalEvent, PassEnded, TrialEnded
 from pytest_dataloader_faults.outcomes import Outcome
-from pytest_dataloader_faults.outcomes.results import has_lost_rank
 from pytest_dataloader_faults.steps import (
     LOOPBACK,
     Job,
@@ -73,7 +72,7 @@ def run_ranks(
         for number, (outcome, record) in enumerate(zip(outcomes, records, strict=True))
         if outcome.timed_out or outcome.died or outcome.exception
     }
-    causes = [number for number in failed if not has_lost_rank(outcomes[number])]
+    causes = [number for number in failed if not outcomes[number].has_lost_rank]
     armed = next((number for number, each in enumerate(outcomes) if each.schedule), 0)
     first = outcomes[min(causes or failed, key=lambda number: failed[number], default=armed)]
     request_of_all = replace(first.request, seed=request.settings.seed)

@@ -12,6 +12,7 @@ from pytest_dataloader_faults.outcomes.records import (
     Event,
     Footprint,
     LoaderFacts,
+    Outcome,
     Pass,
     Resources,
     TrialEnd,
@@ -20,20 +21,17 @@ from pytest_dataloader_faults.outcomes.records import (
 )
 from pytest_dataloader_faults.outcomes.reference import Reference
 from pytest_dataloader_faults.outcomes.refusals import Change, Refusal
-from pytest_dataloader_faults.outcomes.results import (
-    Absence,
-    CheckResult,
-    EpochsApart,
-    Outcome,
-    Position,
-    Reason,
-)
+from pytest_dataloader_faults.outcomes.results import CheckResult
 from pytest_dataloader_faults.outcomes.stages import (
+    Absence,
     Activity,
     AtDeadline,
     ChangedState,
+    EpochsApart,
     LoadedState,
     Phase,
+    Position,
+    Reason,
     SavedState,
     SharedConnection,
     Stage,

@@ -1,13 +1,13 @@
-"""The facts of a trial, without finding: plain data, to and from JSON. Pure."""
+"""The facts of a trial, without finding: plain data, to and from JSON, and how they are shown."""
 
 from __future__ import annotations
 
 import itertools
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Annotated, Any, TypeAlias, TypeVar
+from typing import Annotated, Any, TypeAlias, TypeVar
 
 from pytest_dataloader_faults._arguments import ArgumentRule, one_of
 from pytest_dataloader_faults.faults import Fault
@@ -15,13 +15,14 @@ from pytest_dataloader_faults.outcomes.agreement import EXACT, Comparison, Sampl
 from pytest_dataloader_faults.outcomes.chains import Raised
 from pytest_dataloader_faults.outcomes.refusals import Refusal
 from pytest_dataloader_faults.outcomes.stages import (
+    DONE,
     START,
     AtDeadline,
     Phase,
     Stage,
     StateOf,
 )
-from pytest_dataloader_faults.outcomes.text import call, describe_end, describe_exit
+from pytest_dataloader_faults.outcomes.text import Shown, call, describe_end, describe_exit
 from pytest_dataloader_faults.wire import (
     Count,
     FaultFacts,
@@ -34,9 +35,6 @@ from pytest_dataloader_faults.wire import (
     register,
     to_json,
 )
-
-if TYPE_CHECKING:
-    from typing_extensions import Self
 
 EventKind: TypeAlias = Annotated[str, one_of(("epoch", "fault", "error", "exit"))]
 _PROCESS = re.compile(r"loader|worker [0-9]{1,9}")
@@ -287,11 +285,11 @@ class TrialEnd:
     stacks: str = ""
 
 
-ANote = TypeVar("ANote", bound=Note)
+NoteT = TypeVar("NoteT", bound=Note)
 
 
-@dataclass(frozen=True)
-class TrialFacts:
+@dataclass(frozen=True, repr=False)
+class Outcome(Shown):
     """The facts of one trial.
 
     Attributes:
@@ -329,10 +327,10 @@ class TrialFacts:
     end: TrialEnd = TrialEnd()
     stderr: str = ""
     notes: tuple[Note, ...] = ()
-    ranks: tuple[TrialFacts, ...] = ()
+    ranks: tuple[Outcome, ...] = ()
 
     @property
-    def jobs(self) -> tuple[TrialFacts, ...]:
+    def jobs(self) -> tuple[Outcome, ...]:
         """This outcome and those of all ranks, whose jobs ran at once."""
         return (self, *self.ranks)
 
@@ -434,6 +432,11 @@ class TrialFacts:
         return dict(sum((Counter(each.unobserved) for each in self.workers), Counter[str]()))
 
     @property
+    def has_lost_rank(self) -> bool:
+        """Whether its error is gloo's about a rank that has exited."""
+        return self.exception is not None and "gloo/transport/" in self.exception.message
+
+    @property
     def refusals(self) -> tuple[Refusal, ...]:
         """The changes of files that were refused because a fault had fired."""
         return tuple(each for job in self.jobs for each in job.of(Refusal))
@@ -444,14 +447,32 @@ class TrialFacts:
         paths = (each.vain_waits for job in self.jobs for each in job.workers)
         return frozenset(itertools.chain(*paths))
 
-    def of(self, kind: type[ANote]) -> tuple[ANote, ...]:
+    def of(self, kind: type[NoteT]) -> tuple[NoteT, ...]:
         """The notes of one *kind*, in order."""
         return tuple(each for each in self.notes if isinstance(each, kind))
+
+    def _facts(self) -> Iterator[tuple[str, object]]:
+        yield "schedule", self.schedule
+        if self.ranks:
+            yield "rank", f"{self.request.rank} of {len(self.ranks)}"
+        yield "fired", self.fired
+        yield "batches", len(self.delivered)
+        if self.exception:
+            yield "exception", self.exception.type
+        if self.phase != DONE:
+            yield "phase", self.phase
+        if self.timed_out or self.died:
+            yield "ended", self.died or "by the deadline"
+        yield "duration", f"{self.duration:g} s"
+
+    def _text(self) -> str:
+        return self.reproduce()
 
     def reproduce(self) -> str:
         """One line of Python that runs this trial again with the same ``make_dataset``."""
         request = self.request
         armed = [number for number, each in enumerate(self.ranks) if each.schedule]
+        on_rank = "all" if len(armed) > 1 else next(iter(armed), None)
         return call(
             "run_trial",
             "make_dataset",
@@ -459,7 +480,7 @@ class TrialFacts:
             loader=request.loader,
             **request.run_options,
             ranks=len(self.ranks) or None,
-            on_rank=_shown_rank(armed, len(self.ranks)),
+            on_rank=None if on_rank == len(self.ranks) - 1 else on_rank,  # The default.
             deadline=request.deadline,
             seed=request.seed,
         )
@@ -469,14 +490,9 @@ class TrialFacts:
         return dict(to_json(self))
 
     @classmethod
-    def from_dict(cls, data: dict[str, Any]) -> Self:
+    def from_dict(cls, data: dict[str, Any]) -> Outcome:
         """Return the outcome from the *data* of ``to_dict``."""
-        outcome: Self = from_json(cls, data)
-        return outcome
+        return from_json(cls, data)  # type: ignore[no-any-return]
 
 
-def _shown_rank(armed: Sequence[int], ranks: int) -> int | str | None:
-    """The argument *on_rank* for faults in the ranks that are *armed*; None for the default."""
-    if len(armed) > 1:
-        return "all"
-    return armed[0] if armed and armed[0] != ranks - 1 else None
+TrialFacts: TypeAlias = Outcome

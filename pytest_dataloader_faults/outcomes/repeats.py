@@ -32,7 +32,8 @@ from pytest_dataloader_faults.outcomes.error_text import blames_machine
 from pytest_dataloader_faults.outcomes.fault_facts import shared_offset_files
 from pytest_dataloader_faults.outcomes.judge.causes import FAILS_INTERMITTENTLY
 from pytest_dataloader_faults.outcomes.judge.hangs import dataset_lines
-from pytest_dataloader_faults.outcomes.results import CheckResult, Outcome
+from pytest_dataloader_faults.outcomes.records import Outcome
+from pytest_dataloader_faults.outcomes.results import CheckResult
 from pytest_dataloader_faults.outcomes.text import pluralize
 
 _MOST = 3

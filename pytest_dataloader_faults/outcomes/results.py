@@ -5,156 +5,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from html import escape
 
-from pytest_dataloader_faults._arguments import PrintsItself, StrEnum
 from pytest_dataloader_faults.outcomes.agreement import EXACT, Comparison
 from pytest_dataloader_faults.outcomes.contract import Finding, Verdict
-from pytest_dataloader_faults.outcomes.records import TrialFacts
-from pytest_dataloader_faults.outcomes.stages import DONE
-from pytest_dataloader_faults.outcomes.text import (
-    pluralize,
-    printable,
-    printable_lines,
-    was_or_were,
-)
-from pytest_dataloader_faults.wire import Note, register
-
-_MOST = 200
-"""Characters of a value that is shown on one line: a schedule may list thousands of paths."""
-
-
-class Shown:
-    """Base of results: a short ``repr``; the attributes and ``to_dict`` have everything."""
-
-    __slots__ = ()
-    _repr_pretty_ = PrintsItself()
-
-    def _facts(self) -> Iterator[tuple[str, object]]:
-        """Names and values for the one line."""
-        raise NotImplementedError
-
-    def _texts(self) -> Iterator[tuple[str, str]]:
-        """Names and longer text, only for the table."""
-        yield from ()
-
-    def __repr__(self) -> str:
-        facts = ", ".join(f"{name}={_on_one_line(value)}" for name, value in self._facts())
-        return f"<{type(self).__name__}: {facts}>"
-
-    def _repr_html_(self) -> str:
-        """What a notebook shows: the facts of the ``repr``, and the longer text."""
-        rows = [
-            _row(name, f"<td>{escape(_on_one_line(value))}</td>") for name, value in self._facts()
-        ]
-        rows += [
-            _row(name, f"<td><pre>{escape(printable_lines(text))}</pre></td>")
-            for name, text in self._texts()
-        ]
-        return f"<table>{''.join(rows)}</table>"
-
-
-def _row(name: str, cell: str) -> str:
-    return f"<tr><th>{escape(name)}</th>{cell}</tr>"
-
-
-def _on_one_line(value: object) -> str:
-    text = printable(str(value))
-    return text if len(text) <= _MOST else f"{text[:_MOST]}..."
-
-
-# Some facts about ranks. In a training job of several processes, each has a rank and its own
-# loader. After each batch, the ranks average their gradients in a collective, which waits until all
-# of them have joined. A collective does not know batches or epochs: the n-th calls of all ranks
-# meet. So a rank that has one batch fewer than the others meets them one batch later in its next
-# epoch, and in the last epoch they wait for it forever: NCCL for half an hour, and gloo until the
-# process of that rank exits.
-
-
-class Reason(StrEnum):
-    """Why a rank is missing in a collective in which others wait."""
-
-    FINISHED = "finished"
-    """It has received all batches of its last epoch."""
-    FAILED = "failed"
-    """An error ended its epoch."""
-    GONE = "gone"
-    """Its process has exited."""
-
-
-@dataclass(frozen=True)
-class Position:
-    """The position of a rank when it met the others.
-
-    Attributes:
-        epoch: The epoch of the trial, from 1.
-        batch: The batch of that epoch, from 1.
-    """
-
-    epoch: int
-    batch: int
-
-
-@dataclass(frozen=True)
-class Absence(Note):
-    """A rank that was missing in a collective, which ended the epochs of another one.
-
-    Attributes:
-        rank: The missing rank; None if it is unknown.
-        reason: Why it was missing.
-        position: Where the rank was that waited.
-    """
-
-    rank: int | None
-    reason: Reason
-    position: Position
-
-
-@dataclass(frozen=True)
-class EpochsApart(Note):
-    """Ranks that met each other in different epochs.
-
-    Attributes:
-        positions: Where each rank was when that first happened.
-    """
-
-    positions: tuple[Position, ...]
-
-
-@dataclass(frozen=True)
-class FolderShared(Note):
-    """The rank shared the folder that make_dataset receives with the others."""
-
-
-register(Absence, EpochsApart, FolderShared)
-
-
-def has_lost_rank(outcome: TrialFacts) -> bool:
-    """Whether its error is gloo's about a rank that has exited."""
-    return outcome.exception is not None and "gloo/transport/" in outcome.exception.message
-
-
-@dataclass(frozen=True, repr=False)
-class Outcome(Shown, TrialFacts):  # noqa: D101  # it has that of TrialFacts
-    __doc__ = TrialFacts.__doc__
-    ranks: tuple[Outcome, ...] = ()
-
-    def _facts(self) -> Iterator[tuple[str, object]]:
-        yield "schedule", self.schedule
-        if self.ranks:
-            yield "rank", f"{self.request.rank} of {len(self.ranks)}"
-        yield "fired", self.fired
-        yield "batches", len(self.delivered)
-        if self.exception:
-            yield "exception", self.exception.type
-        if self.phase != DONE:
-            yield "phase", self.phase
-        if self.timed_out or self.died:
-            yield "ended", self.died or "by the deadline"
-        yield "duration", f"{self.duration:g} s"
-
-    def _texts(self) -> Iterator[tuple[str, str]]:
-        yield "repeat", self.reproduce()
+from pytest_dataloader_faults.outcomes.records import Outcome
+from pytest_dataloader_faults.outcomes.text import Shown, pluralize, was_or_were
 
 
 @dataclass(frozen=True, repr=False)
@@ -235,27 +90,19 @@ class CheckResult(Shown):
         return self.passed if self.expected else not self.passed
 
     def _facts(self) -> Iterator[tuple[str, object]]:
-        yield from _drop_usual(self, "check", "")
-        yield "verdict", self.verdict
-        yield "passed", self.passed
-        yield from _drop_usual(self, "applies", True)
-        yield from _drop_usual(self, "reproduced", True)
-        yield from _drop_usual(self, "warns", False)
-        yield from _drop_usual(self, "expected", None)
-        yield from _drop_usual(self, "cause", "")
-        yield from _drop_usual(self, "fix", "")
+        for name, usual in zip(_SHOWN, _USUAL, strict=True):
+            if (value := getattr(self, name)) != usual:
+                yield name, value
         if self.outcome:
             yield from self.outcome._facts()
 
-    def _texts(self) -> Iterator[tuple[str, str]]:
-        yield "explanation", self.explanation
+    def _text(self) -> str:
+        return self.explanation
 
 
-def _drop_usual(result: object, name: str, usual: object) -> Iterator[tuple[str, object]]:
-    """The attribute *name* of *result*, unless its value is the *usual* one."""
-    value = getattr(result, name)
-    if value != usual:
-        yield name, value
+_SHOWN = "check verdict passed applies reproduced warns expected cause fix".split()
+_USUAL = ("", None, None, True, True, False, None, "", "")
+"""What the ``repr`` shows of a result, unless it has these values."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -308,7 +155,5 @@ class Exploration(Shown):
         if self.outcome:
             yield from self.outcome._facts()
 
-    def _texts(self) -> Iterator[tuple[str, str]]:
-        yield "statistics", self.describe()
-        if self.failure:
-            yield "failure", self.failure
+    def _text(self) -> str:
+        return "\n".join(filter(None, [self.describe(), self.failure]))

@@ -1,4 +1,4 @@
-"""The parts of a trial, how far it got, and what it did at its deadline. Pure."""
+"""The parts of a trial, what it did at its deadline, and notes that only some trials have. Pure."""
 
 from __future__ import annotations
 
@@ -154,4 +154,70 @@ class SharedConnection(Note):
     is_shared: bool = False
 
 
-register(ChangedState, LoadedState, SavedState, SharedConnection)
+# Some facts about ranks. In a training job of several processes, each has a rank and its own
+# loader. After each batch, the ranks average their gradients in a collective, which waits until all
+# of them have joined. A collective does not know batches or epochs: the n-th calls of all ranks
+# meet. So a rank that has one batch fewer than the others meets them one batch later in its next
+# epoch, and in the last epoch they wait for it forever: NCCL for half an hour, and gloo until the
+# process of that rank exits.
+
+
+class Reason(StrEnum):
+    """Why a rank is missing in a collective in which others wait."""
+
+    FINISHED = "finished"
+    """It has received all batches of its last epoch."""
+    FAILED = "failed"
+    """An error ended its epoch."""
+    GONE = "gone"
+    """Its process has exited."""
+
+
+@dataclass(frozen=True)
+class Position:
+    """The position of a rank when it met the others.
+
+    Attributes:
+        epoch: The epoch of the trial, from 1.
+        batch: The batch of that epoch, from 1.
+    """
+
+    epoch: int
+    batch: int
+
+
+@dataclass(frozen=True)
+class Absence(Note):
+    """A rank that was missing in a collective, which ended the epochs of another one.
+
+    Attributes:
+        rank: The missing rank; None if it is unknown.
+        reason: Why it was missing.
+        position: Where the rank was that waited.
+    """
+
+    rank: int | None
+    reason: Reason
+    position: Position
+
+
+@dataclass(frozen=True)
+class EpochsApart(Note):
+    """Ranks that met each other in different epochs.
+
+    Attributes:
+        positions: Where each rank was when that first happened.
+    """
+
+    positions: tuple[Position, ...]
+
+
+@dataclass(frozen=True)
+class FolderShared(Note):
+    """The rank shared the folder that make_dataset receives with the others."""
+
+
+register(
+    *(ChangedState, LoadedState, SavedState, SharedConnection),
+    *(Absence, EpochsApart, FolderShared),
+)

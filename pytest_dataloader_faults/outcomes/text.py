@@ -7,16 +7,20 @@ import itertools
 import os
 import re
 import signal
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from html import escape
 from typing import Any
 
 from pytest_dataloader_faults import exceptions
+from pytest_dataloader_faults._arguments import PrintsItself
 from pytest_dataloader_faults.faults import Fault
 
 _GLOBS = 2
 """Globs of a fault that are shown, unless there are only a few more."""
 _LINE = 92
 """The longest call that stays on one line, indented by four."""
+_VALUE = 200
+"""Characters of a value that is shown on one line: a schedule may list thousands of paths."""
 
 
 printable = exceptions._printable
@@ -267,3 +271,27 @@ def limit_lines(lines: Sequence[str], limit: int) -> list[str]:
 def _ends(places: Sequence[int], limit: int) -> Sequence[int]:
     half = limit // 2
     return places if len(places) <= limit else [*places[: limit - half], *places[-half:]]
+
+
+class Shown:
+    """Base of results: a short ``repr``; the attributes and ``to_dict`` have everything."""
+
+    __slots__ = ()
+    _repr_pretty_ = PrintsItself()
+
+    def _facts(self) -> Iterator[tuple[str, object]]:
+        """Names and values for the one line."""
+        raise NotImplementedError
+
+    def _text(self) -> str:
+        """What a notebook shows below that line."""
+        raise NotImplementedError
+
+    def __repr__(self) -> str:
+        texts = [f"{name}={printable(str(value))}" for name, value in self._facts()]
+        facts = ", ".join(each if len(each) <= _VALUE else f"{each[:_VALUE]}..." for each in texts)
+        return f"<{type(self).__name__}: {facts}>"
+
+    def _repr_html_(self) -> str:
+        text = f"{self!r}\n{self._text()}"
+        return f"<pre>{escape(printable_lines(text))}</pre>"

@@ -17,7 +17,6 @@ from pytest_dataloader_faults.exceptions import (
 )
 from pytest_dataloader_faults.faults import HungRead, ReadError, WorkerKilled
 from pytest_dataloader_faults.outcomes import Absence, EpochsApart, Position, Reason
-from pytest_dataloader_faults.outcomes.results import has_lost_rank
 from pytest_dataloader_faults.outcomes.stages import DONE
 from support import ranked
 from support.datasets import Records
@@ -140,7 +139,7 @@ def test_collectives_of_the_loaders_own_do_not_disturb(records):
     outcome = run_trial(make, WorkerKilled(), ranks=2, deadline=20)
     fault_free = run_trial(make, ranks=2, epochs=2, deadline=20)
 
-    assert has_lost_rank(outcome.ranks[0])
+    assert outcome.ranks[0].has_lost_rank
     assert [each.timed_out for each in outcome.ranks] == [False, False]
     assert [each.recovery.complete for each in outcome.ranks] == [True, True]
     assert [[len(epoch.delivered) for epoch in each.epochs] for each in fault_free.ranks] == [

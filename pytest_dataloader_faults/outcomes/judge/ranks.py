@@ -24,12 +24,11 @@ from pytest_dataloader_faults.outcomes.contract import Cause, Contract, Finding,
 from pytest_dataloader_faults.outcomes.judge.expected import count_drawn
 from pytest_dataloader_faults.outcomes.records import Pass, TrialFacts
 from pytest_dataloader_faults.outcomes.reference import Reference
-from pytest_dataloader_faults.outcomes.results import (
+from pytest_dataloader_faults.outcomes.stages import (
     Absence,
     EpochsApart,
     FolderShared,
     Reason,
-    has_lost_rank,
 )
 from pytest_dataloader_faults.outcomes.text import join_some, pluralize, was_or_were
 
@@ -183,7 +182,7 @@ def _describe_all(finding: Finding, outcome: TrialFacts, reference: Reference) -
 
 
 def _is_consequence(rank: TrialFacts) -> bool:
-    return bool(rank.of(Absence)) or has_lost_rank(rank)
+    return bool(rank.of(Absence)) or rank.has_lost_rank
 
 
 def _find_waiting_rank(

@@ -33,8 +33,7 @@ from pytest_dataloader_faults.faults import ReadError, WorkerKilled
 from pytest_dataloader_faults.outcomes import Finding, Outcome, Reference, Verdict
 from pytest_dataloader_faults.outcomes.contract import Cause
 from pytest_dataloader_faults.outcomes.records import TrialFacts
-from pytest_dataloader_faults.outcomes.results import FolderShared
-from pytest_dataloader_faults.outcomes.stages import Phase, Stage
+from pytest_dataloader_faults.outcomes.stages import FolderShared, Phase, Stage
 from pytest_dataloader_faults.steps import Epoch, Make, Processes, Step, arm_workers
 from pytest_dataloader_faults.wire import Note, register
 
