@@ -36,7 +36,6 @@ from pytest_dataloader_faults.outcomes.records import Outcome
 from pytest_dataloader_faults.outcomes.results import CheckResult
 from pytest_dataloader_faults.outcomes.text import pluralize
 
-_MOST = 3
 _MOST_FOR_WAITS = 3
 """The last repeat has no waits at all: each of many files may have one in vain."""
 _OF_DATASET = (Verdict.CORRUPTED, Verdict.POISONED, Verdict.FAILS_WITHOUT_FAULT)
@@ -88,7 +87,10 @@ def run_without_vain_waits(
     for number in range(1, _MOST_FOR_WAITS + 1):
         if not outcome.vain_waits or not has_failed(outcome):
             break
-        names = map(_glob_of, sorted(outcome.vain_waits)) if number < _MOST_FOR_WAITS else "*"
+        names = ["*"]
+        if number < _MOST_FOR_WAITS:  # With any numbers: a process id differs in the next trial.
+            waits = sorted(outcome.vain_waits)
+            names = [re.sub(r"\d+", "[0-9]*", glob.escape(each)) for each in waits]
         collisions = replace(collisions, unprovoked=(*collisions.unprovoked, *names))
         outcome = run(collisions)
     return outcome
@@ -110,11 +112,6 @@ def _is_file_changed_twice(outcome: Outcome) -> bool:
     counts = (each.counts_of("writes").items() for each in outcome.workers)
     changes = Counter(path for path, count in itertools.chain(*counts) if count)
     return any(count > 1 for count in changes.values())
-
-
-def _glob_of(name: str) -> str:
-    """A glob for *name* with any numbers, such as a process id, which differs in the next trial."""
-    return re.sub(r"\d+", "[0-9]*", glob.escape(name))
 
 
 def was_killed(outcome: Outcome) -> bool:
@@ -161,13 +158,9 @@ def describe_fault_free_failure(trial: JudgedTrial) -> str:
 
 
 def needs_another_trial(trials: Sequence[JudgedTrial], *, should_fail: bool) -> bool:
-    """Whether one more trial is needed: the first was not as expected, and is not confirmed."""
-    if not trials:
-        return True
+    """Whether the first trial was unexpected and nothing has confirmed or refuted it yet."""
     as_expected = [each.finding.passed != should_fail for each in trials]
-    if as_expected[0] or len(trials) == _MOST:
-        return False
-    return len(trials) == 1 or as_expected[1]
+    return not trials or as_expected in ([False], [False, True])
 
 
 def conclude(check: str, trials: Sequence[JudgedTrial], fault_free: Outcome) -> CheckResult:
