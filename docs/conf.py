@@ -47,7 +47,7 @@ intersphinx_mapping = {
 nitpick_ignore_regex = [
     ("py:.*", r"(collections|contextlib|hypothesis|os|pathlib|pyfakefs|st|torch)\..*"),
     ("py:class", r"Files|Kinds|pytest_dataloader_faults\._trial\.factory\.PartOf"),
-    ("py:class", r"pytest_dataloader_faults\..*\.(OwnFolders|JudgedTrial|Note|ANote|TrialFacts)"),
+    ("py:class", r"pytest_dataloader_faults\..*\.(OwnFolders|JudgedTrial|Note|NoteT)"),
 ]
 
 

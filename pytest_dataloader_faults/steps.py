@@ -93,13 +93,10 @@ class Make(Step):
         phase: The pass that ends with an error of make_dataset; None if there is no trial then.
         adapt: A function of the loader that returns the loader to use; None to use it as it is.
             Then the loader keeps its sampler, even if fewer samples are checked.
-        in_main_process: Whether the loader needs no workers if it is torch's, and if the main
-            process can read the dataset.
     """
 
     phase: Phase | None = None
     adapt: Callable[[Any], Any] | None = None
-    in_main_process: bool = False
 
     def run(self, process: Any) -> None:
         """Make it."""
@@ -163,18 +160,18 @@ class MeasureEpochs(Step):
 class FaultFreePass(Step):
     """A pass without faults.
 
+    A recovery needs no workers if another process can read the dataset: a child of the main process
+    then does.
+
     Attributes:
         phase: Which pass it is.
         seed: What is added to the seed of the trial.
-        in_child: Whether it needs no workers if another process can read the dataset: a child of
-            the main process then does.
         after_faults: Whether it is left out in a trial that has no faults.
     """
 
     phase: Phase = RECOVERY
     _: KW_ONLY
     seed: int = 0
-    in_child: bool = False
     after_faults: bool = True
 
     def run(self, process: Any) -> None:
@@ -192,7 +189,7 @@ def arm_workers(*steps: Step, before: Process = ()) -> Processes:
 
     *before*: steps before the faults are armed.
     """
-    recovery = (FaultFreePass(in_child=True), Action.END_WORKERS, Look(Stage.RECOVERY))
+    recovery = (FaultFreePass(), Action.END_WORKERS, Look(Stage.RECOVERY))
     begin = (Make(), *before, Look(Stage.START), Action.ARM)
     return ((*begin, *steps, *_END, *recovery),)
 
@@ -203,7 +200,7 @@ def arm_before_init(*steps: Step, after_faults: bool = True) -> Processes:
     *after_faults*: whether that pass is left out in a trial that has no faults.
     """
     begin = (Action.ARM, Look(Stage.START), Make(Phase(Stage.EPOCH, 1)))
-    again = (Make(RECOVERY, in_main_process=True), FaultFreePass(after_faults=after_faults))
+    again = (Make(RECOVERY), FaultFreePass(after_faults=after_faults))
     return (*begin, *steps, *_END), (*again, Action.END_WORKERS)
 
 
@@ -296,7 +293,7 @@ class TrialOptions:
             to wait as torch does.
         measuring: How many seconds all rounds of ``MeasureEpochs`` may take.
         watch_files: Whether opens and reads are counted even if no fault needs the counts.
-        of_workers: Whether the batches of workers are compared, because the loader's own
+        compare_worker_output: Whether the batches of workers are compared, because the loader's own
             ``__iter__`` changes them.
         descriptors: How many descriptors may be opened in addition to the open ones; None to keep
             the limit.
@@ -306,7 +303,7 @@ class TrialOptions:
     patience: float | None = None
     measuring: float = DEADLINE / 2
     watch_files: bool = False
-    of_workers: bool = False
+    compare_worker_output: bool = False
     descriptors: int | None = None
 
 
@@ -464,7 +461,7 @@ class TrialJob(Job):
     def may_recover_in_child(self) -> bool:
         """Whether a child without workers makes the recovery pass if it can read the dataset."""
         passes = steps_of(self.processes, FaultFreePass)
-        return not self.recovers_in_workers and any(each.in_child for each in passes)
+        return not self.recovers_in_workers and any(each.phase == RECOVERY for each in passes)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -97,7 +97,8 @@ class LoaderDriver(IteratorListener):
             is the number of seconds to wait for the others if one hangs.
         meet: Waits for other jobs after a batch, called with the epoch and the batch, both from 1;
             returns whether the epoch continues. None for a job that runs alone.
-        of_workers: Whether to compare what workers returned instead of what the loader makes of it.
+        compare_worker_output: Whether to compare what workers returned instead of what the loader
+            makes of it.
         after_batch: Called after each batch of an epoch with their number, and once more after the
             epoch; or None.
 
@@ -109,7 +110,7 @@ class LoaderDriver(IteratorListener):
     facts: LoaderFacts
     length: int | None = None
     keep_workers: bool = False
-    of_workers: bool = False
+    compare_worker_output: bool = False
     use_batch: Callable[[Any], Any] | None = None
     wait_until_idle: Callable[..., Idle] = idle_at_once
     meet: Callable[[int, int], bool] | None = None
@@ -122,11 +123,11 @@ class LoaderDriver(IteratorListener):
         self._phase = START
         self._draws: list[Draw] = []
         """The draws of this epoch. A kept iterator has made some of them in the last one."""
-        self._before = 0
+        self._drawn_ahead = 0
         """How many of these were drawn before this epoch, by an iterator that may be kept."""
-        self._delivered: set[int] = set()
-        """The ids of those whose batches the loop has got."""
-        self._arrived: deque[tuple[int | None, Draw, Any]] = deque()
+        self._received_ids: set[int] = set()
+        """The ids of the draws whose batches the loop has received."""
+        self._passed_on: deque[tuple[int | None, Draw, Any]] = deque()
         """The batches that torch has passed to the loader, and the loader not yet to the loop."""
         self._received = 0
         self._draw_number = 0
@@ -162,10 +163,10 @@ class LoaderDriver(IteratorListener):
     def on_begin(self, iterator: Any) -> None:
         self._begun.add(iterator)
         self._draw_number = 0
-        if self._before:  # The iterator of the last epoch is not kept.
-            del self._draws[: self._before]
-            self._arrived.clear()
-            self._before = 0
+        if self._drawn_ahead:  # The iterator of the last epoch is not kept.
+            del self._draws[: self._drawn_ahead]
+            self._passed_on.clear()
+            self._drawn_ahead = 0
 
     def on_draw(self, sampled: Any, dataset: Any, *, batched: bool) -> tuple[Any, Draw]:
         if not (self._pids or self._is_starting):
@@ -184,7 +185,7 @@ class LoaderDriver(IteratorListener):
         return sampled, draw
 
     def on_batch(self, worker: int | None, draw: Draw, batch: Any) -> None:
-        self._arrived.append((worker, draw, batch))
+        self._passed_on.append((worker, draw, batch))
 
     def queue_of_batches(self, batches: Any, expected: Callable[[], list[Any]]) -> Any:
         is_watchful = isinstance(batches, WatchfulQueue)
@@ -204,9 +205,9 @@ class LoaderDriver(IteratorListener):
         """
         self._phase, self._received, self._batches = phase, 0, None
         self.journal.write(PhaseStarted(phase, time.monotonic()))
-        self._draws = [each for each in self._draws if id(each) not in self._delivered]
-        self._before = len(self._draws)
-        self._delivered.clear()
+        self._draws = [each for each in self._draws if id(each) not in self._received_ids]
+        self._drawn_ahead = len(self._draws)
+        self._received_ids.clear()
         self.comparer.begin()
         seed_everything(seed)
         try:
@@ -238,11 +239,8 @@ class LoaderDriver(IteratorListener):
         self._end_epoch(None, complete=batches is None)
         return True
 
-    def run_in_child(self, phase: Phase, seed: int, prepare: Callable[[], None] | None) -> None:
-        """Run *phase* in a child of this process, without workers.
-
-        *prepare* is called there first.
-        """
+    def run_in_child(self, phase: Phase, seed: int, prepare: Callable[[Any], None]) -> None:
+        """Run *phase* in a child of this process, without workers."""
         parent = os.getpid()
         with self.journal.passed_on():
             child = fork()
@@ -253,10 +251,7 @@ class LoaderDriver(IteratorListener):
         try:
             end_with_parent(parent)
             vars(self.loader).update(num_workers=0, timeout=0)
-            self.wait_until_idle = idle_at_once
-            if prepare is not None:
-                prepare()
-            if self.start(phase, seed):
+            if self.start(phase, seed, prepare=prepare):
                 self.take()
         finally:
             os._exit(0)
@@ -280,7 +275,7 @@ class LoaderDriver(IteratorListener):
             for _ in range(len(getattr(iterator, "_draws", ()))):
                 with contextlib.suppress(*USERS_ERRORS):
                     next(iterator)
-        self._arrived.clear()
+        self._passed_on.clear()
 
     @property
     def working(self) -> list[Any]:
@@ -311,7 +306,10 @@ class LoaderDriver(IteratorListener):
         self._is_starting = True
         self._iterator = iter(outer_loader(self.loader))
         self._is_starting = False
-        self._write_length()
+        if kind_of(dataset_of(self.loader)) == "map":
+            with contextlib.suppress(*USERS_ERRORS):  # Of a sampler that has no length.
+                self._batches = self._endless or len(self.loader._index_sampler)
+                self.journal.write(FactsFound(replace(self.facts, batches=self._batches)))
         self._write_workers(getattr(self._iterator, "_workers", ()), starting)
 
     def _write_workers(self, workers: Iterable[Any], starting: float) -> None:
@@ -322,19 +320,12 @@ class LoaderDriver(IteratorListener):
             since = None if self._phase.stage in _WITHOUT_FAULTS else starting
             self.journal.write(ProcessesStarted(pids, since))
 
-    def _write_length(self) -> None:
-        """Record how many batches the epoch will have, if its sampler knows."""
-        if kind_of(dataset_of(self.loader)) == "map":
-            with contextlib.suppress(*USERS_ERRORS):
-                self._batches = self._endless or len(self.loader._index_sampler)
-                self.journal.write(FactsFound(replace(self.facts, batches=self._batches)))
-
     def _write_batch(self, batch: Any) -> None:
         worker, made_of, delivered = (
-            self._arrived.popleft() if self._arrived else (None, None, batch)
+            self._passed_on.popleft() if self._passed_on else (None, None, batch)
         )
         result = batch if self.use_batch is None else self.use_batch(batch)
-        self._delivered.add(id(made_of))
+        self._received_ids.add(id(made_of))
         draw = max_samples = None
         if self._phase.stage is Stage.RESUMED:  # It may have drawn what it leaves out.
             max_samples = max((len(each.names) for each in self._draws), default=None)
@@ -342,7 +333,7 @@ class LoaderDriver(IteratorListener):
             draw = made_of
         self._received += 1
         is_own = delivered is not batch
-        compared = delivered if is_own and self.of_workers else result
+        compared = delivered if is_own and self.compare_worker_output else result
         received = record_batch(compared, draw, self.loader, self.comparer, max_samples)
         received = replace(received, worker=worker, is_own=is_own)
         self.journal.write(BatchReceived(self._phase, received))
@@ -355,13 +346,18 @@ class LoaderDriver(IteratorListener):
         iterator = self._iterator if persistent is None else persistent
         if not hasattr(iterator, "_workers"):
             iterator = next(iter(self._inner_iterators()), iterator)
-        raised, died = (None, ()) if error is None else self._describe(error, iterator)
+        raised, died = None, list[WorkerDeath]()
+        if error is not None:  # This takes the trial's time.
+            self.journal.write_turn(HARNESS)
+            raised = describe_error(error)
+            died = find_deaths(iterator, self.wait_until_idle(_OTHERS_PATIENCE))
+            self.journal.write_turn(LOADER)
         workers = getattr(iterator, "_workers", ())
         are_alive = bool(workers) and all(each.is_alive() for each in workers)
         may_stay = error is None or (self.keep_workers and are_alive)
         # Before the workers are ended: that may take longer than the deadline.
-        drawn = tuple(each.names for each in self._owed_draws(is_over=complete and error is None))
-        facts = (raised, complete, died, self._batches, self.length)
+        drawn = tuple(each.names for each in self._requested(is_over=complete and error is None))
+        facts = (raised, complete, tuple(died), self._batches, self.length)
         self.journal.write(PassEnded(ended, Pass(self._phase, drawn, (), *facts)))
         if self._timeout is not None:
             self.loader.timeout, self._timeout = self._timeout, None
@@ -372,21 +368,11 @@ class LoaderDriver(IteratorListener):
             self.end_workers()
         self._iterator = None
 
-    def _owed_draws(self, *, is_over: bool) -> list[Draw]:
-        """The draws that the epoch owes a batch of."""
+    def _requested(self, *, is_over: bool) -> list[Draw]:
+        """The draws for which a batch is due."""
         if is_over and self._endless is not None and self._received >= self._endless:
-            return [each for each in self._draws if id(each) in self._delivered]
+            return [each for each in self._draws if id(each) in self._received_ids]
         return self._draws
-
-    def _describe(
-        self, error: BaseException, iterator: Any
-    ) -> tuple[Raised, tuple[WorkerDeath, ...]]:
-        """*error* and the workers that have died by now. This takes the trial's time."""
-        self.journal.write_turn(HARNESS)
-        raised = describe_error(error)
-        died = find_deaths(iterator, self.wait_until_idle(_OTHERS_PATIENCE))
-        self.journal.write_turn(LOADER)
-        return raised, tuple(died)
 
 
 def find_deaths(iterator: Any, ended: Idle) -> list[WorkerDeath]:

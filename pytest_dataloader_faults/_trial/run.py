@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -62,7 +62,7 @@ from pytest_dataloader_faults._trial.samples.reference import take_reference
 from pytest_dataloader_faults.faults import has_files
 from pytest_dataloader_faults.faults.base import Effect
 from pytest_dataloader_faults.outcomes import LoaderFacts, Pass, Phase, Stage
-from pytest_dataloader_faults.outcomes.stages import DONE
+from pytest_dataloader_faults.outcomes.stages import DONE, RECOVERY
 from pytest_dataloader_faults.steps import (
     NO_REPLAY,
     Action,
@@ -81,9 +81,6 @@ if TYPE_CHECKING:
     from torch.utils.data import DataLoader
 
 CALLS_USER_CODE = ("_read_first_sample",)
-
-Armed: TypeAlias = AbstractContextManager[tuple[Injection, LoaderMonitor]]
-"""The scope of a job's faults."""
 
 
 def run(
@@ -110,9 +107,8 @@ def run(
         if isinstance(job, ReferenceJob):
             _take_reference(job, journal, own_folders)
         elif isinstance(job, TrialJob):
-            armed = _arm_engine(job, supervision, own_folders)
-            parts = (journal, server, free, meetings, armed, supervision, fired)
-            TrialProcess(job, *parts).run(job.processes[number])
+            parts = (supervision, own_folders, server, fired, free, meetings)
+            TrialProcess(job, journal, *parts).run(job.processes[number])
     except REFUSALS as error:
         journal.write(failed(error))
     except ClosedByUserError as error:
@@ -130,24 +126,6 @@ def _take_reference(job: ReferenceJob, journal: Journal, own_folders: Sequence[s
         raise loaders.EmptyDatasetError(text) from error.__cause__
 
 
-def _arm_engine(
-    job: TrialJob, supervision: SupervisorHandle | None, own_folders: Sequence[str]
-) -> Armed:
-    return open_scope(
-        *job.faults,
-        seed=job.settings.seed,
-        watch_files=job.options.watch_files,
-        may_arm_own_process=True,
-        stacks=True,
-        supervisor=supervision,
-        samples=bool(job.faults),
-        seeded=job.comparison.seeded,
-        own_folders=own_folders,
-        collisions=job.collisions,
-        protects=job.may_have_faults,
-    )
-
-
 @dataclass
 class TrialProcess:
     """Does the steps of one process of a trial. An ``Action`` names one of its methods.
@@ -160,12 +138,12 @@ class TrialProcess:
 
     job: TrialJob
     journal: Journal
+    supervision: SupervisorHandle | None
+    own_folders: Sequence[str]
     server: tuple[int, int] | None
+    fired: SharedCount
     free: FreeResources
     meetings: process_group.Meetings | None
-    armed: Armed
-    supervision: SupervisorHandle | None
-    fired: SharedCount
 
     def __post_init__(self) -> None:
         self._scope = self._outer_scope = contextlib.ExitStack()
@@ -195,7 +173,7 @@ class TrialProcess:
         """Do all steps of *process*."""
         with self._outer_scope:
             if Action.ARM in process:
-                self._injection, self._armed = self._faults.enter_context(self.armed)
+                self._injection, self._armed = self._faults.enter_context(self._open_scope())
                 if process[0] is not Action.ARM:
                     self._armed.arm_bystander()
             else:
@@ -210,6 +188,22 @@ class TrialProcess:
         if self.meetings:
             self.meetings.end()
         self.journal.write(PhaseStarted(DONE, time.monotonic()))
+
+    def _open_scope(self) -> AbstractContextManager[tuple[Injection, LoaderMonitor]]:
+        job = self.job
+        return open_scope(
+            *job.faults,
+            seed=job.settings.seed,
+            watch_files=job.options.watch_files,
+            may_arm_own_process=True,
+            stacks=True,
+            supervisor=self.supervision,
+            samples=bool(job.faults),
+            seeded=job.comparison.seeded,
+            own_folders=self.own_folders,
+            collisions=job.collisions,
+            protects=job.may_have_faults,
+        )
 
     def record_resources(self, stage: Stage) -> None:
         """Record what is open and what runs, once what the loader and the dataset left is gone."""
@@ -284,9 +278,6 @@ class TrialProcess:
             self._length = loaders.length_of(loaders.dataset_of(loader))
         if step.adapt is None and (is_intact or self._length == job.replay.length):
             self._replay = job.replay
-        if step.in_main_process and self._may_lack_workers(loader):
-            # The faults act on what the main process makes of the files.
-            vars(loader).update(num_workers=0, timeout=0)
         if loader.num_workers:
             self.free.require_for(loader.num_workers)
         loaders.end_stream(loader, job.comparison.limit)
@@ -295,7 +286,7 @@ class TrialProcess:
         self.journal.write(FactsFound(self._facts))
         return loader
 
-    def _watch(self) -> contextlib.AbstractContextManager[None]:
+    def _watch(self) -> AbstractContextManager[None]:
         """Watch which connections the main process opens, if the trial has no faults."""
         return self._connections.watch() if self._connections else contextlib.nullcontext()
 
@@ -311,7 +302,7 @@ class TrialProcess:
                 loader=self.loader,
                 facts=self._facts,
                 length=self._length,
-                of_workers=self.job.options.of_workers,
+                compare_worker_output=self.job.options.compare_worker_output,
                 use_batch=self._use_batch,
             )
             self._scope.enter_context(listen_to_iterators(self._driver))
@@ -404,16 +395,15 @@ class TrialProcess:
         only_files = all(
             has_files(each) and Effect.DEATH not in each.effects for each in self.job.faults
         )
-        if step.in_child and only_files and self._may_lack_workers(self.loader):
-            driver.run_in_child(step.phase, seed, self._prepare_unarmed_workers)
-            return
         driver.wait_until_idle = idle_at_once
-        self._prepare_unarmed_workers()
-        if driver.start(step.phase, seed, prepare=self.prepare):
+        if step.phase == RECOVERY and only_files and self._may_lack_workers():
+            driver.run_in_child(step.phase, seed, self._prepare_pass)
+        elif driver.start(step.phase, seed, prepare=self._prepare_pass):
             driver.take()
 
-    def _may_lack_workers(self, loader: DataLoader[Any]) -> bool:
-        """Whether a process that is no worker may make a pass over *loader* without faults."""
+    def _may_lack_workers(self) -> bool:
+        """Whether a process that is no worker may make a pass without faults."""
+        loader = self.loader
         return (
             not (self.job.comparison.in_workers or self.job.recovers_in_workers)
             and loaders.kind_of(loaders.dataset_of(loader)) == "map"
@@ -422,15 +412,16 @@ class TrialProcess:
             and not (loader.pin_memory or self.meetings)
         )
 
-    def _prepare_unarmed_workers(self) -> None:
+    def _prepare_pass(self, loader: DataLoader[Any]) -> None:
         """Have processes that are not armed make the same samples as workers that are."""
-        loader = self.loader
         if (start := self.job.comparison.seeded) is not None:
             seeds = SeedSamples(start, loader.worker_init_fn)
             loader.worker_init_fn = seeds
             if not loader.num_workers:
                 seeds.install()
         loader.worker_init_fn = EndsWithParent(loader.worker_init_fn)
+        if self.prepare is not None:
+            self.prepare(loader)
 
 
 def _refuse_impossible_faults(job: TrialJob, loader: DataLoader[Any]) -> None:

@@ -117,7 +117,7 @@ class Survey:
             comparison=self.comparison,
             options=TrialOptions(
                 processes=run_epochs(epochs, before_init=self.before_init),
-                of_workers=fault_free_run.of_workers,
+                compare_worker_output=fault_free_run.compare_worker_output,
             ),
             replay=replay_of(reference) if is_known else NO_REPLAY,
             recovers_in_workers=reference.is_of_worker,
