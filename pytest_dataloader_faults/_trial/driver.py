@@ -51,7 +51,6 @@ from pytest_dataloader_faults._trial.loaders import (
     end_workers,
     join,
     kept_iterators,
-    kind_of,
     outer_loader,
     owners_of,
     renew,
@@ -64,7 +63,7 @@ from pytest_dataloader_faults.outcomes import LoaderFacts, Pass, Phase, Raised, 
 from pytest_dataloader_faults.outcomes.chains import origin_of, shorten_chain
 from pytest_dataloader_faults.outcomes.stages import START
 from pytest_dataloader_faults.outcomes.text import text_or_error
-from pytest_dataloader_faults.steps import NO_REPLAY, Replay
+from pytest_dataloader_faults.steps import NO_REPLAY, Replay, TrialJob
 
 CALLS_USER_CODE = ("start", "_start_iterator", "take")
 
@@ -97,20 +96,17 @@ class LoaderDriver(IteratorListener):
             is the number of seconds to wait for the others if one hangs.
         meet: Waits for other jobs after a batch, called with the epoch and the batch, both from 1;
             returns whether the epoch continues. None for a job that runs alone.
-        compare_worker_output: Whether to compare what workers returned instead of what the loader
-            makes of it.
         after_batch: Called after each batch of an epoch with their number, and once more after the
             epoch; or None.
 
     """
 
     journal: Journal
-    comparer: SampleComparer
+    job: TrialJob
     loader: Any
     facts: LoaderFacts
     length: int | None = None
     keep_workers: bool = False
-    compare_worker_output: bool = False
     use_batch: Callable[[Any], Any] | None = None
     wait_until_idle: Callable[..., Idle] = idle_at_once
     meet: Callable[[int, int], bool] | None = None
@@ -118,6 +114,7 @@ class LoaderDriver(IteratorListener):
 
     def __post_init__(self) -> None:
         remove_handler()
+        self.comparer = SampleComparer(self.job.comparison, self.job.settings.contract)
         self._begun = weakref.WeakSet[Any]()
         """Iterators of torch's. One may be in a generator that the loader's author wrote."""
         self._phase = START
@@ -143,7 +140,7 @@ class LoaderDriver(IteratorListener):
         self._batches: int | None = None
         self._endless: int | None = None
         """How many batches an epoch has if its sampler has no end, and the loader counts."""
-        if kind_of(dataset_of(self.loader)) == "map":
+        if self.facts.kind == "map":
             self._endless = samplers.length_of_endless(self.loader, outer_loader(self.loader))
 
     def replay(self, replay: Replay, *, in_order: bool = False) -> None:
@@ -306,7 +303,7 @@ class LoaderDriver(IteratorListener):
         self._is_starting = True
         self._iterator = iter(outer_loader(self.loader))
         self._is_starting = False
-        if kind_of(dataset_of(self.loader)) == "map":
+        if self.facts.kind == "map":
             with contextlib.suppress(*USERS_ERRORS):  # Of a sampler that has no length.
                 self._batches = self._endless or len(self.loader._index_sampler)
                 self.journal.write(FactsFound(replace(self.facts, batches=self._batches)))
@@ -329,11 +326,11 @@ class LoaderDriver(IteratorListener):
         draw = max_samples = None
         if self._phase.stage is Stage.RESUMED:  # It may have drawn what it leaves out.
             max_samples = max((len(each.names) for each in self._draws), default=None)
-        elif kind_of(dataset_of(self.loader)) == "map":
+        elif self.facts.kind == "map":
             draw = made_of
         self._received += 1
         is_own = delivered is not batch
-        compared = delivered if is_own and self.compare_worker_output else result
+        compared = delivered if is_own and self.job.options.compare_worker_output else result
         received = record_batch(compared, draw, self.loader, self.comparer, max_samples)
         received = replace(received, worker=worker, is_own=is_own)
         self.journal.write(BatchReceived(self._phase, received))

@@ -298,11 +298,10 @@ class TrialProcess:
                 self._connections.begin(self.loader.num_workers)
             self._driver = LoaderDriver(
                 journal=self.journal,
-                comparer=SampleComparer(self.job.comparison, self.job.settings.contract),
+                job=self.job,
                 loader=self.loader,
                 facts=self._facts,
                 length=self._length,
-                compare_worker_output=self.job.options.compare_worker_output,
                 use_batch=self._use_batch,
             )
             self._scope.enter_context(listen_to_iterators(self._driver))
