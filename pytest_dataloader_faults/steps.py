@@ -226,20 +226,22 @@ _LETTERS: Mapping[object, str] = {
     Action.DISARM: "D",
 }
 _ORDER = re.compile("(MA|AM)E+DF*(,MF+)*")
+"""The steps that every trial has, in their order. Others may be anywhere."""
 
 
 def _are_processes(value: object) -> bool:
-    if not (isinstance(value, tuple) and all(isinstance(each, tuple) for each in value)):
+    if not (isinstance(value, tuple) and all(map(_is_process, value))):
         return False
-    if not all(isinstance(step, Step) for process in value for step in process):
-        return False
-    letters = (
-        "".join(
-            _LETTERS.get(each if isinstance(each, Action) else type(each), "") for each in process
-        )
-        for process in value
-    )
-    return _ORDER.fullmatch(",".join(letters)) is not None
+    return _ORDER.fullmatch(",".join(map(_letters, value))) is not None
+
+
+def _is_process(value: object) -> bool:
+    return isinstance(value, tuple) and all(isinstance(step, Step) for step in value)
+
+
+def _letters(process: Process) -> str:
+    kinds = (step if isinstance(step, Action) else type(step) for step in process)
+    return "".join(_LETTERS.get(kind, "") for kind in kinds)
 
 
 PROCESSES = ArgumentRule(
