@@ -22,7 +22,7 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from pytest_dataloader_faults.outcomes.contract import Finding, Verdict
-from pytest_dataloader_faults.outcomes.records import Footprint, Resources, TrialFacts
+from pytest_dataloader_faults.outcomes.records import Footprint, Outcome, Resources
 from pytest_dataloader_faults.outcomes.stages import Stage
 from pytest_dataloader_faults.outcomes.text import is_or_are, pluralize, was_or_were
 
@@ -118,7 +118,7 @@ def steady_growth(values: Sequence[int]) -> float:
     return mean if min(rates) > 0 and min(rates) >= mean / 2 else 0
 
 
-def judge_growth(outcome: TrialFacts) -> Finding | None:
+def judge_growth(outcome: Outcome) -> Finding | None:
     """A resource that grew with each epoch, if there were enough epochs to confirm it."""
     growth = find_growth(outcome.footprints)
     if growth is None or growth.footprint.epoch < TIMES_TO_CONFIRM * FEWEST_EPOCHS:
@@ -139,7 +139,7 @@ def describe_growth(growth: Growth) -> str:
     return f"each epoch leaks {amount} in {process}{example}"
 
 
-def find_leak(outcome: TrialFacts) -> Finding | None:
+def find_leak(outcome: Outcome) -> Finding | None:
     """Processes that still run at the end, or files that the recovery pass has left open."""
     moments = {each.stage: each for each in outcome.resources}
     start, end, recovery = map(moments.get, (Stage.START, Stage.EPOCH, Stage.RECOVERY))

@@ -23,7 +23,7 @@ from pytest_dataloader_faults.outcomes.contract import (
     Cause,
     Verdict,
 )
-from pytest_dataloader_faults.outcomes.records import TrialFacts
+from pytest_dataloader_faults.outcomes.records import Outcome
 
 LOADERS = (
     ("datasets.arrow_dataset", "Dataset"),
@@ -100,46 +100,46 @@ class Hint(NamedTuple):
     """
 
     library: str
-    is_recognized: Callable[[TrialFacts], bool]
+    is_recognized: Callable[[Outcome], bool]
     causes: tuple[str, ...]
     advice: str
     fix: str
 
 
-def _hit_files(outcome: TrialFacts, is_kind: Callable[[Fault], bool]) -> list[str]:
+def _hit_files(outcome: Outcome, is_kind: Callable[[Fault], bool]) -> list[str]:
     """The files that were hit by faults of a kind."""
     faults = (each for each in outcome.faults if is_kind(each.fault))
     return [firing.path or "" for each in faults for firing in each.firings]
 
 
-def _has_bad(suffixes: tuple[str, ...], outcome: TrialFacts) -> bool:
+def _has_bad(suffixes: tuple[str, ...], outcome: Outcome) -> bool:
     """Whether the content of a file with one of the *suffixes* was bad."""
     files = _hit_files(outcome, lambda fault: Effect.BAD_DATA in fault.effects)
     return any(path.lower().endswith(suffixes) for path in files)
 
 
-def _is_set(name: str, outcome: TrialFacts) -> bool:
+def _is_set(name: str, outcome: Outcome) -> bool:
     return any(name in each.settings for each in outcome.processes)
 
 
-def _raises(words: str, outcome: TrialFacts) -> bool:
+def _raises(words: str, outcome: Outcome) -> bool:
     """Whether the message of the error contains these *words*."""
     return outcome.exception is not None and words in outcome.exception.message
 
 
-def _got_sigbus(outcome: TrialFacts) -> bool:
+def _got_sigbus(outcome: Outcome) -> bool:
     ends = (outcome.end.exitcode, *(each.exitcode for each in outcome.deaths))
     return -signal.SIGBUS in ends
 
 
-def _got_sigbus_in_arrow_file(outcome: TrialFacts) -> bool:
+def _got_sigbus_in_arrow_file(outcome: Outcome) -> bool:
     """Whether code of Hugging Face datasets got SIGBUS while an Arrow file was mapped."""
     is_mapped = any((firing.path or "").endswith(".arrow") for firing in outcome.firings)
     frame = re.search(r'File "[^"]*/(site|dist)-packages/datasets/', outcome.stderr)
     return is_mapped and _got_sigbus(outcome) and frame is not None
 
 
-def _maps_truncated_file(outcome: TrialFacts) -> bool:
+def _maps_truncated_file(outcome: Outcome) -> bool:
     cut = [each for each in outcome.faults if isinstance(each.fault, TruncatedFile)]
     maps = any(firing.call == "mmap" for each in cut for firing in each.firings)
     return maps or (
@@ -147,7 +147,7 @@ def _maps_truncated_file(outcome: TrialFacts) -> bool:
     )
 
 
-def _lacks_zarr_chunk(outcome: TrialFacts) -> bool:
+def _lacks_zarr_chunk(outcome: Outcome) -> bool:
     """Whether a file below the folder of a Zarr array was missing, which zarr itself has read.
 
     The folder has a file that describes the array, in format 3 or 2.
@@ -167,7 +167,7 @@ def _list_parents(path: str) -> Iterator[str]:
         path = parent
 
 
-def _skips_rest_of_archive(outcome: TrialFacts) -> bool:
+def _skips_rest_of_archive(outcome: Outcome) -> bool:
     """Whether webdataset has read a tar archive that was hit by a fault that a reader notices."""
     files = _hit_files(outcome, lambda fault: not isinstance(fault, CorruptedFile))
     is_archive = any(path.lower().endswith(_TAR) for path in files)
@@ -283,7 +283,7 @@ HINTS = (
 """If several apply, the first is used."""
 
 
-def add_advice(outcome: TrialFacts, cause: Cause) -> Cause:
+def add_advice(outcome: Outcome, cause: Cause) -> Cause:
     """Replace the advice of *cause* by that for a library, if one is recognized."""
     if cause.overrides:  # Its advice already follows from what was recognized.
         return cause

@@ -493,6 +493,3 @@ class Outcome(Shown):
     def from_dict(cls, data: dict[str, Any]) -> Outcome:
         """Return the outcome from the *data* of ``to_dict``."""
         return from_json(cls, data)  # type: ignore[no-any-return]
-
-
-TrialFacts: TypeAlias = Outcome

@@ -12,7 +12,7 @@ from typing import Any
 from pytest_dataloader_faults.exceptions import InvalidArgumentError
 from pytest_dataloader_faults.outcomes.agreement import EXACT, Comparison, Sample
 from pytest_dataloader_faults.outcomes.contract import Contract
-from pytest_dataloader_faults.outcomes.records import TrialFacts
+from pytest_dataloader_faults.outcomes.records import Outcome
 
 ENOUGH_SAMPLES = 8
 """Fewer random samples can be equal by accident."""
@@ -68,7 +68,7 @@ class Reference:
     readable: int | None = field(default=None, compare=False)
     batch_size: int | None = field(default=None, compare=False)
     stream_limit: int | None = None
-    fault_free: TrialFacts | None = field(default=None, repr=False, compare=False)
+    fault_free: Outcome | None = field(default=None, repr=False, compare=False)
     draws: tuple[str, ...] = field(default=(), repr=False, compare=False)
     is_whole: bool = field(default=True, compare=False)
     members: tuple[Reference, ...] = field(default=(), repr=False, compare=False)

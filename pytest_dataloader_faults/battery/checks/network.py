@@ -30,7 +30,6 @@ from pytest_dataloader_faults.outcomes.judge.sharing import (
     sending_cause,
     start_cause,
 )
-from pytest_dataloader_faults.outcomes.records import TrialFacts
 from pytest_dataloader_faults.outcomes.reference import Reference
 from pytest_dataloader_faults.outcomes.text import join_some
 
@@ -61,7 +60,7 @@ NO_TIMEOUT = Cause(
 )
 
 
-def find_wait_without_timeout(outcome: TrialFacts, _: Reference) -> Finding | None:
+def find_wait_without_timeout(outcome: Outcome, _: Reference) -> Finding | None:
     """A wait that only the loader's timeout ended, because the client has none."""
     waits = sorted({path for each in outcome.workers for path in each.counts_of(UNLIMITED_WAITS)})
     if not waits or not loader_timed_out(outcome):
@@ -174,7 +173,7 @@ def note_on_connections(run: FaultFreeRun) -> tuple[str, ...]:
     return (f"the workers made TCP connections to {join_some(hosts)}: {_FILE_CHECKS_ONLY}",)
 
 
-def find_cause(outcome: TrialFacts, verdict: Verdict, _: TrialFacts) -> Cause | None:
+def find_cause(outcome: Outcome, verdict: Verdict, _: Outcome) -> Cause | None:
     """The cause of a wait for a server, if its client has no timeout."""
     waits = any(each.counts_of(UNLIMITED_WAITS) for each in outcome.workers)
     is_of_queue = start_cause(outcome) or sending_cause(outcome)

@@ -36,7 +36,7 @@ from pytest_dataloader_faults.faults.globs import GlobMatcher
 from pytest_dataloader_faults.faults.resources import WRITE_LOCKS
 from pytest_dataloader_faults.outcomes import Finding, Reference, Verdict, WorkerFacts
 from pytest_dataloader_faults.outcomes.contract import Cause
-from pytest_dataloader_faults.outcomes.records import TrialFacts
+from pytest_dataloader_faults.outcomes.records import Outcome
 from pytest_dataloader_faults.outcomes.stages import RECOVERY, Activity
 from pytest_dataloader_faults.steps import run_epochs
 
@@ -70,7 +70,7 @@ def write_error(workload: Workload) -> Iterator[Scenario]:
             yield Scenario(faults=(fault,), title=f"from write {nth} on")
 
 
-def find_cause(outcome: TrialFacts, verdict: Verdict, fault_free: TrialFacts) -> Cause | None:
+def find_cause(outcome: Outcome, verdict: Verdict, fault_free: Outcome) -> Cause | None:
     """The cause after a failed write, or after another fault in a worker that writes files."""
     failed = any(Place.WRITE in each.places for each in outcome.fired_faults)
     hangs = outcome.timed_out  # It waits for something that an error left undone in memory.
@@ -83,7 +83,7 @@ def find_cause(outcome: TrialFacts, verdict: Verdict, fault_free: TrialFacts) ->
     return HIDDEN_BY_STREAM if is_hidden else None
 
 
-def _writes_files(fault_free: TrialFacts) -> bool:
+def _writes_files(fault_free: Outcome) -> bool:
     return any(each.writes for worker in fault_free.workers for each in worker.files.values())
 
 
@@ -127,7 +127,7 @@ _RETRIES = Cause(
 )
 
 
-def find_unlocked_write(outcome: TrialFacts, reference: Reference) -> Finding | None:
+def find_unlocked_write(outcome: Outcome, reference: Reference) -> Finding | None:
     """A write in *outcome* without the lock that protects the file in the fault-free run.
 
     A lock that was never refused does not count.
@@ -145,7 +145,7 @@ def find_unlocked_write(outcome: TrialFacts, reference: Reference) -> Finding | 
     return None
 
 
-def _list_locks(fault_free: TrialFacts, path: str) -> set[str]:
+def _list_locks(fault_free: Outcome, path: str) -> set[str]:
     """The files whose locks each process that wrote to *path* held during each write."""
     held = [each.notes.get(WRITE_LOCKS, {}) for each in fault_free.processes]
     writers = [each for each in held if path in each]
@@ -159,7 +159,7 @@ def _unlocked_write(process: WorkerFacts, path: str, lock: str) -> Finding:
     return Finding(Verdict.CORRUPTED, sentence, UNLOCKED)
 
 
-def find_cause_of_wait(outcome: TrialFacts, verdict: Verdict, _: TrialFacts) -> Cause | None:
+def find_cause_of_wait(outcome: Outcome, verdict: Verdict, _: Outcome) -> Cause | None:
     """Why *outcome* hung after a lock was refused; None if it was only slow."""
     end = outcome.end.at_deadline
     is_slow = end is not None and end.activity is Activity.DELIVERS

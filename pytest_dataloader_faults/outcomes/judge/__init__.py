@@ -15,7 +15,7 @@ from pytest_dataloader_faults.outcomes.contract import Cause, Contract, Finding,
 from pytest_dataloader_faults.outcomes.judge import ranks
 from pytest_dataloader_faults.outcomes.judge.at_rest import AtRestJudge
 from pytest_dataloader_faults.outcomes.judge.rules import Judge
-from pytest_dataloader_faults.outcomes.records import TrialFacts
+from pytest_dataloader_faults.outcomes.records import Outcome
 from pytest_dataloader_faults.outcomes.reference import Reference
 from pytest_dataloader_faults.outcomes.refusals import Refusal, describe_change
 
@@ -32,13 +32,13 @@ REMEDY = (
 )
 
 
-def judge(outcome: TrialFacts, reference: Reference, contract: Contract) -> Finding:
+def judge(outcome: Outcome, reference: Reference, contract: Contract) -> Finding:
     """The verdict on *outcome*, compared with the *reference*, the fault-free run."""
     finding = find_refusal(outcome) or _judge(outcome, reference, contract)
     return replace(finding, library="") if contract.names_file else finding
 
 
-def _judge(outcome: TrialFacts, reference: Reference, contract: Contract) -> Finding:
+def _judge(outcome: Outcome, reference: Reference, contract: Contract) -> Finding:
     """The verdict on a trial, of one process or of several ranks."""
     if outcome.ranks:
         outcome, reference = ranks.align(outcome, reference)
@@ -51,7 +51,7 @@ def _judge(outcome: TrialFacts, reference: Reference, contract: Contract) -> Fin
     return kind(outcome, reference, contract).judge()
 
 
-def find_refusal(outcome: TrialFacts) -> Finding | None:
+def find_refusal(outcome: Outcome) -> Finding | None:
     """What the first refusal that counts shows; None if nothing was refused.
 
     A dataset may replace a file that is damaged or missing. So only what it does to its data after
@@ -68,22 +68,22 @@ def find_refusal(outcome: TrialFacts) -> Finding | None:
     return Finding(Verdict.NOT_EXERCISED, f"{sentence}. {REMEDY}")
 
 
-def explain_refusal(outcome: TrialFacts) -> tuple[str, str, None, str]:
+def explain_refusal(outcome: Outcome) -> tuple[str, str, None, str]:
     """Why a check does not apply after a refusal: the arguments of ``NotApplicable``."""
     return _describe_refusal(outcome), "it would delete or overwrite files", None, REMEDY
 
 
-def _describe_refusal(outcome: TrialFacts) -> str:
+def _describe_refusal(outcome: Outcome) -> str:
     faults = " and ".join(dict.fromkeys(map(_describe, _fired_faults(outcome))))
     change = describe_change(_deciding_refusal(outcome))
     return f"it would {change} after {faults or 'the end of a process'}"
 
 
-def _deciding_refusal(outcome: TrialFacts) -> Refusal:
+def _deciding_refusal(outcome: Outcome) -> Refusal:
     return next((each for each in outcome.refusals if each.is_read), outcome.refusals[0])
 
 
-def _fired_faults(outcome: TrialFacts) -> list[Fault]:
+def _fired_faults(outcome: Outcome) -> list[Fault]:
     return [fault for job in outcome.jobs for fault in job.fired_faults]
 
 

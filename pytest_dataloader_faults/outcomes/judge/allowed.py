@@ -14,7 +14,7 @@ from typing import Any
 from pytest_dataloader_faults.faults import CorruptedFile, Fault, TruncatedFile
 from pytest_dataloader_faults.faults.base import Effect
 from pytest_dataloader_faults.outcomes.contract import Contract
-from pytest_dataloader_faults.outcomes.records import TrialFacts
+from pytest_dataloader_faults.outcomes.records import Outcome
 from pytest_dataloader_faults.wire import Firing
 
 _UNLIMITED = 1 << 62
@@ -65,7 +65,7 @@ class Allowed:
 NOTHING = Allowed()
 
 
-def allowed_in(epoch: int, outcome: TrialFacts, contract: Contract) -> Allowed:
+def allowed_in(epoch: int, outcome: Outcome, contract: Contract) -> Allowed:
     """What *contract* allows in this *epoch*, from 1, of *outcome*."""
     fired = [each for each in outcome.faults if each.fired]
     lasting = [each for each in fired if Effect.LASTING in each.fault.effects]
@@ -98,7 +98,7 @@ def allowed_in(epoch: int, outcome: TrialFacts, contract: Contract) -> Allowed:
     )
 
 
-def may_be_damaged(outcome: TrialFacts, contract: Contract) -> bool:
+def may_be_damaged(outcome: Outcome, contract: Contract) -> bool:
     """Whether samples of *outcome* may consist of bytes that a fault has damaged."""
     return outcome.has_fired(CorruptedFile) and not contract.detects_corruption
 

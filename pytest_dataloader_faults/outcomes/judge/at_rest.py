@@ -34,7 +34,7 @@ from pytest_dataloader_faults.outcomes.contract import (
 from pytest_dataloader_faults.outcomes.judge.allowed import Allowed, may_be_damaged
 from pytest_dataloader_faults.outcomes.judge.compare import count_missing
 from pytest_dataloader_faults.outcomes.judge.rules import Judge, not_promised
-from pytest_dataloader_faults.outcomes.records import Batch, Pass, TrialFacts
+from pytest_dataloader_faults.outcomes.records import Batch, Outcome, Pass
 from pytest_dataloader_faults.outcomes.reference import Reference
 from pytest_dataloader_faults.outcomes.text import is_or_are, pluralize
 from pytest_dataloader_faults.wire import FaultFacts
@@ -267,13 +267,13 @@ class AtRestJudge(Judge):
         return f"{_describe_files(self.outcome)}; {clause}"
 
 
-def hiding_calls(outcome: TrialFacts) -> set[str]:
+def hiding_calls(outcome: Outcome) -> set[str]:
     """The calls in which a file was missing."""
     hiding = (each for each in outcome.faults if each.fault.hides_file)
     return {firing.call for each in hiding for firing in each.firings}
 
 
-def is_unlisted(outcome: TrialFacts) -> bool:
+def is_unlisted(outcome: Outcome) -> bool:
     """Whether a file was missing in listings only: nothing asked for it by name."""
     return hiding_calls(outcome) == {LISTING}
 
@@ -284,7 +284,7 @@ def is_resized(epoch: Pass, reference: Reference) -> bool:
     return None not in lengths and lengths[0] != lengths[1]
 
 
-def count_lacking(outcome: TrialFacts, reference: Reference) -> int:
+def count_lacking(outcome: Outcome, reference: Reference) -> int:
     """By how many samples the dataset of *outcome* is shorter than that of the intact files."""
     resized = [each for each in outcome.epochs[:1] if is_resized(each, reference)]
     return max((reference.readable or 0) - (resized[0].length or 0), 0) if resized else 0
@@ -310,12 +310,12 @@ def length_clause(epoch: Pass, reference: Reference) -> str:
     return f"has only {length} of {pluralize(total, 'sample')}"
 
 
-def _describe_files(outcome: TrialFacts) -> str:
+def _describe_files(outcome: Outcome) -> str:
     fired = next(each for each in outcome.faults if each.fired)
     return f"{_file_name(fired, outcome)} {_describe_fault(fired)}"
 
 
-def _file_name(facts: FaultFacts, outcome: TrialFacts) -> str:
+def _file_name(facts: FaultFacts, outcome: Outcome) -> str:
     """The name of the file, or its path if other files have that name."""
     paths = _paths_of(facts)
     if len({*map(os.path.basename, paths)}) != 1:

@@ -44,7 +44,7 @@ from pytest_dataloader_faults.outcomes.judge.sharing import (
     start_cause,
 )
 from pytest_dataloader_faults.outcomes.libraries import HOW_TO_SHARE, add_advice
-from pytest_dataloader_faults.outcomes.records import TrialFacts
+from pytest_dataloader_faults.outcomes.records import Outcome
 
 _ENDS_WORKER = Cause(
     "terminates a worker without a fault",
@@ -95,14 +95,14 @@ _STAYS_IN_WORKER = Cause(
 )
 
 
-CauseRule = Callable[[TrialFacts, Verdict, TrialFacts], Cause | None]
+CauseRule = Callable[[Outcome, Verdict, Outcome], Cause | None]
 """What a package of checks knows: a cause, by a trial, its verdict, and an epoch without faults."""
 
 
 def likely_cause(
-    outcome: TrialFacts,
+    outcome: Outcome,
     finding: Finding,
-    fault_free: TrialFacts,
+    fault_free: Outcome,
     rules: Iterable[CauseRule] = (),
     *,
     after_one: bool = False,
@@ -118,9 +118,9 @@ def likely_cause(
 
 
 def _possible_causes(
-    outcome: TrialFacts,
+    outcome: Outcome,
     finding: Finding,
-    fault_free: TrialFacts,
+    fault_free: Outcome,
     rules: Iterable[CauseRule],
     *,
     after_one: bool,
@@ -155,7 +155,7 @@ def _possible_causes(
     yield verdict.usual_cause
 
 
-def _fault_free_cause(outcome: TrialFacts) -> Cause | None:
+def _fault_free_cause(outcome: Outcome) -> Cause | None:
     if find_explaining_deaths(outcome) and not last_printed_error(outcome):
         return _ENDS_WORKER._replace(overrides=is_not_forked(outcome))
     text = outcome.exception.text if outcome.exception else ""
@@ -282,7 +282,7 @@ _BY_FAULT: dict[type[Fault], Cause] = {
 _OTHER_SAMPLE = (Wrong.SUBSTITUTED, Wrong.REORDERED, Wrong.REPEATED)
 
 
-def _sample_cause(outcome: TrialFacts, wrong: Wrong | None, fault_free: TrialFacts) -> Cause:
+def _sample_cause(outcome: Outcome, wrong: Wrong | None, fault_free: Outcome) -> Cause:
     """The likely cause of samples that are wrong in the way *wrong*."""
     if not outcome.fired:
         return _dataset_cause(outcome, wrong, fault_free)
@@ -303,12 +303,12 @@ def _sample_cause(outcome: TrialFacts, wrong: Wrong | None, fault_free: TrialFac
     return cause._replace(advice=cause.advice + _OR_READER) if is_of_reads else cause
 
 
-def _count_samples(outcome: TrialFacts) -> int:
+def _count_samples(outcome: Outcome) -> int:
     """How many samples were delivered in its longest epoch."""
     return max((epoch.sample_count for epoch in outcome.epochs), default=0)
 
 
-def _dataset_cause(outcome: TrialFacts, wrong: Wrong | None, fault_free: TrialFacts) -> Cause:
+def _dataset_cause(outcome: Outcome, wrong: Wrong | None, fault_free: Outcome) -> Cause:
     if any(not (epoch.complete or epoch.exception) for epoch in outcome.epochs[:-1]):
         return expected.CONTINUES  # The loop left an epoch early.
     if _count_workers(outcome) > _count_workers(fault_free):
@@ -325,7 +325,7 @@ def _dataset_cause(outcome: TrialFacts, wrong: Wrong | None, fault_free: TrialFa
     return _UNORDERED if wrong in _OTHER_SAMPLE else _DIFFERENT_IF_NOT_FORKED
 
 
-def _repeats_own_part(outcome: TrialFacts) -> bool:
+def _repeats_own_part(outcome: Outcome) -> bool:
     """Whether a worker repeats samples, but does not return the samples of all workers."""
     samples_by_worker: defaultdict[int | None, list[str]] = defaultdict(list)
     for batch in outcome.epochs[0].delivered:
@@ -336,7 +336,7 @@ def _repeats_own_part(outcome: TrialFacts) -> bool:
     )
 
 
-def _count_workers(outcome: TrialFacts) -> int:
+def _count_workers(outcome: Outcome) -> int:
     return len({each.worker for each in outcome.workers})
 
 
@@ -377,7 +377,7 @@ ENDS_WORKER = Cause(
 )
 
 
-def _exhaustion_cause(outcome: TrialFacts, finding: Finding) -> Cause | None:
+def _exhaustion_cause(outcome: Outcome, finding: Finding) -> Cause | None:
     """What the dataset does wrong if a thread or a process is refused."""
     waits = finding.verdict in (Verdict.HUNG, Verdict.LEAKED) and outcome.timed_out
     is_unclear = finding.verdict is Verdict.FAILED_UNCLEARLY

@@ -39,7 +39,7 @@ from pytest_dataloader_faults.outcomes.contract import Cause, Contract, Finding,
 from pytest_dataloader_faults.outcomes.error_text import Occurrence, describe_fault
 from pytest_dataloader_faults.outcomes.fault_facts import occurrences
 from pytest_dataloader_faults.outcomes.judge.allowed import may_be_damaged
-from pytest_dataloader_faults.outcomes.records import Crash, TrialFacts, WorkerDeath
+from pytest_dataloader_faults.outcomes.records import Crash, Outcome, WorkerDeath
 from pytest_dataloader_faults.outcomes.stages import RECOVERY, START
 
 _CHAIN = ". Chain it to the original exception (raise ... from error)"
@@ -161,7 +161,7 @@ _FROM_WORKER = "in DataLoader worker process"
 _NOT_BY_FAULT = ", which no fault sent; another process or the kernel's OOM killer did (see dmesg)"
 
 
-def find_unclear_error(outcome: TrialFacts, contract: Contract) -> Finding | None:
+def find_unclear_error(outcome: Outcome, contract: Contract) -> Finding | None:
     """The exception of *outcome*, if it does not name its cause as it must."""
     raised = outcome.exception
     if raised is None or not outcome.fired or may_be_damaged(outcome, contract):
@@ -177,7 +177,7 @@ def find_unclear_error(outcome: TrialFacts, contract: Contract) -> Finding | Non
     return None
 
 
-def _describe_error(outcome: TrialFacts, raised: Raised, hits: list[Occurrence]) -> Finding:
+def _describe_error(outcome: Outcome, raised: Raised, hits: list[Occurrence]) -> Finding:
     sentence = f"{_class_name(raised)} does not say that {_describe_occurrences(hits)}"
     if claim := error_text.find_other_cause(raised.text, hits):
         sentence += f", but blames {claim!r}, which is not the cause"
@@ -193,7 +193,7 @@ def _describe_error(outcome: TrialFacts, raised: Raised, hits: list[Occurrence])
     return Finding(Verdict.FAILED_UNCLEARLY, sentence, library=_library_of(raised))
 
 
-def _explains_cause(outcome: TrialFacts, raised: Raised, hits: list[Occurrence]) -> bool:
+def _explains_cause(outcome: Outcome, raised: Raised, hits: list[Occurrence]) -> bool:
     """Whether a user can see the cause of the error.
 
     Python does not print the causes of an exit. The message about a factory that does not return a
@@ -220,7 +220,7 @@ def _is_of_unread_image(raised: Raised) -> bool:
     return is_none or _EMPTY_IMAGE.search(raised.text) is not None
 
 
-def _names_sample(outcome: TrialFacts, raised: Raised) -> bool:
+def _names_sample(outcome: Outcome, raised: Raised) -> bool:
     """Whether the user raised an error that names the file's stem, its folder or the sample.
 
     That explains a bad file, but not a lack of memory, of threads or of descriptors.
@@ -248,7 +248,7 @@ def _library_of(raised: Raised) -> str:
     return "" if is_of_user else raised.library
 
 
-def _crashed_library(outcome: TrialFacts) -> str:
+def _crashed_library(outcome: Outcome) -> str:
     """The library that crashed each worker that died, after a fault in it; "" if none did.
 
     Only if memory or threads lacked: then code in C can often do nothing else.
@@ -262,7 +262,7 @@ def _crashed_library(outcome: TrialFacts) -> str:
     return ", ".join(dict.fromkeys(libraries)) if is_to_blame else ""
 
 
-def died_of_unreadable_page(outcome: TrialFacts) -> bool:
+def died_of_unreadable_page(outcome: Outcome) -> bool:
     """Whether the constructor's process got SIGBUS, since the disk could not deliver a page."""
     is_of_disk = all(isinstance(each, faults.ReadError) for each in outcome.fired_faults)
     maps = any(firing.call == "mmap" for firing in outcome.firings)
@@ -270,7 +270,7 @@ def died_of_unreadable_page(outcome: TrialFacts) -> bool:
     return is_in_constructor and is_of_disk and maps
 
 
-def _reports_program(outcome: TrialFacts, text: str) -> bool:
+def _reports_program(outcome: Outcome, text: str) -> bool:
     """Whether *text* names a program that met the fault, or says how one ended.
 
     Nobody but that program knows more. A process that runs Python can raise an exception.
@@ -282,7 +282,7 @@ def _reports_program(outcome: TrialFacts, text: str) -> bool:
     return is_named or (bool(others) and _PROGRAM_ENDED.search(lines) is not None)
 
 
-def find_explaining_deaths(outcome: TrialFacts) -> tuple[WorkerDeath, ...]:
+def find_explaining_deaths(outcome: Outcome) -> tuple[WorkerDeath, ...]:
     """The deaths that caused the exception; none if a worker has sent it."""
     raised = outcome.exception
     is_sent = raised is not None and _FROM_WORKER in raised.message
@@ -305,7 +305,7 @@ def _describe_occurrences(hits: list[Occurrence]) -> str:
     return " or ".join([*([f"its cause is {errnos}"] if errnos else []), *sentences])
 
 
-def _advice(outcome: TrialFacts, raised: Raised, hits: list[Occurrence]) -> str:
+def _advice(outcome: Outcome, raised: Raised, hits: list[Occurrence]) -> str:
     """What to do about an error that does not say what happened."""
     text, is_single = raised.text, chains.has_single_exception(raised.text)
     pids = {each.pid for each in outcome.processes}
@@ -346,7 +346,7 @@ def _names_file(raised: Raised, hits: list[Occurrence]) -> bool:
     return not paths or any(error_text.mentions_path(lines, path) for path in paths)
 
 
-def _is_clear(outcome: TrialFacts, death: WorkerDeath) -> bool:
+def _is_clear(outcome: Outcome, death: WorkerDeath) -> bool:
     firings = outcome.firings
     if any(firing.pid == death.pid and firing.kind is FiringKind.DEATH for firing in firings):
         return True
@@ -356,7 +356,7 @@ def _is_clear(outcome: TrialFacts, death: WorkerDeath) -> bool:
     return death.exitcode == -signal.SIGBUS and may_be_clear
 
 
-def _describe_death(outcome: TrialFacts, death: WorkerDeath) -> Finding:
+def _describe_death(outcome: Outcome, death: WorkerDeath) -> Finding:
     cause = _ENDS_WORKER if death.exitcode >= 0 else None
     if death.exitcode == -signal.SIGBUS and outcome.has_fired(faults.TruncatedFile):
         why, cause = _TRUNCATED, _MAPS_UNCHECKED
@@ -370,12 +370,12 @@ def _describe_death(outcome: TrialFacts, death: WorkerDeath) -> Finding:
     return Finding(Verdict.FAILED_UNCLEARLY, sentence, cause, library=library)
 
 
-def lengthens_data(outcome: TrialFacts) -> bool:
+def lengthens_data(outcome: Outcome) -> bool:
     """Whether the dataset opened a truncated file for writing, and wrote to it beyond its end."""
     return any(each.lengthened_files for each in outcome.processes)
 
 
-def dropped_batch_cause(outcome: TrialFacts) -> str:
+def dropped_batch_cause(outcome: Outcome) -> str:
     """Why a batch was dropped, as the end of a sentence; empty if none was."""
     if errors := _DROPPED.findall(outcome.stderr):
         error = errors[-1][: chains.MOST_QUOTED]
@@ -386,7 +386,7 @@ def dropped_batch_cause(outcome: TrialFacts) -> str:
     return ""
 
 
-def torch_dropped_a_batch(outcome: TrialFacts) -> bool:
+def torch_dropped_a_batch(outcome: Outcome) -> bool:
     """Whether torch itself hangs, because each fault took only what torch needs for a batch."""
     hung = outcome.timed_out and outcome.phase != RECOVERY
     fired = outcome.fired_faults
@@ -396,7 +396,7 @@ def torch_dropped_a_batch(outcome: TrialFacts) -> bool:
     return bool(hung and fired and scarce) and not hit_data
 
 
-def last_printed_error(outcome: TrialFacts) -> str:
+def last_printed_error(outcome: Outcome) -> str:
     """The last error that a dead worker printed, as the end of a sentence; empty if none."""
     raised = outcome.exception
     errors = _ERROR.findall(outcome.stderr)

@@ -16,7 +16,7 @@ from typing import Any
 
 from pytest_dataloader_faults.outcomes.agreement import EXACT, Comparison, Sample
 from pytest_dataloader_faults.outcomes.contract import Cause, Finding, Verdict
-from pytest_dataloader_faults.outcomes.records import Batch, Pass, TrialFacts
+from pytest_dataloader_faults.outcomes.records import Batch, Outcome, Pass
 from pytest_dataloader_faults.outcomes.reference import Reference
 from pytest_dataloader_faults.outcomes.text import pluralize
 
@@ -102,7 +102,7 @@ class Expected:
         return has_rows and not any(tuple(sorted(each.rows)) in self.batches for each in others)
 
 
-def divide(fault_free: TrialFacts | None) -> Mapping[int, Sequence[Batch]]:
+def divide(fault_free: Outcome | None) -> Mapping[int, Sequence[Batch]]:
     """The batches of each worker of a stream in *fault_free*; empty if they are not known."""
     if fault_free is None:
         return {}
@@ -121,7 +121,7 @@ def _count(digests: Iterable[Sequence[str]]) -> Counter[str]:
 
 
 def _has_own_files(
-    fault_free: TrialFacts | None, batches_by_worker: Mapping[int, Sequence[Batch]]
+    fault_free: Outcome | None, batches_by_worker: Mapping[int, Sequence[Batch]]
 ) -> bool:
     """Whether each worker used as many files as it made samples."""
     files = {each.worker: len(each.files) for each in fault_free.workers} if fault_free else {}
@@ -159,7 +159,7 @@ SAMPLER_CONTINUES = CONTINUES._replace(
 )
 
 
-def find_shortfall(outcome: TrialFacts, reference: Reference) -> Finding | None:
+def find_shortfall(outcome: Outcome, reference: Reference) -> Finding | None:
     """The first complete epoch whose sampler drew too few samples."""
     if outcome.kind != "map":
         return None
@@ -174,7 +174,7 @@ def find_shortfall(outcome: TrialFacts, reference: Reference) -> Finding | None:
     return None
 
 
-def count_drawn(fault_free: TrialFacts | None) -> int | None:
+def count_drawn(fault_free: Outcome | None) -> int | None:
     """How many samples the sampler drew in *fault_free*, if in as many batches as it promised."""
     if fault_free is None:
         return None

@@ -7,7 +7,7 @@ from collections.abc import Container, Iterator
 
 from pytest_dataloader_faults.outcomes.contract import Cause
 from pytest_dataloader_faults.outcomes.judge.errors import dropped_batch_cause
-from pytest_dataloader_faults.outcomes.records import TrialFacts
+from pytest_dataloader_faults.outcomes.records import Outcome
 from pytest_dataloader_faults.outcomes.stages import RECOVERY, Activity, Phase, Stage
 from pytest_dataloader_faults.outcomes.text import OURS, PYTHON, pluralize
 
@@ -34,19 +34,19 @@ _LIBRARY = re.compile(
 )
 
 
-def _processes(outcome: TrialFacts) -> list[tuple[int, str, list[str]]]:
+def _processes(outcome: Outcome) -> list[tuple[int, str, list[str]]]:
     """The id and the state of each process at the deadline, and the frames of its threads."""
     processes = _PROCESS.findall(outcome.end.stacks)
     return [(int(pid), state, _THREAD.findall(threads)) for pid, state, threads in processes]
 
 
-def dataset_lines(outcome: TrialFacts) -> Iterator[tuple[int, str]]:
+def dataset_lines(outcome: Outcome) -> Iterator[tuple[int, str]]:
     """The processes whose threads were at a line of the dataset, each with that line."""
     for pid, _, threads in _processes(outcome):
         yield from ((pid, place) for place in map(_place, threads) if place)
 
 
-def _waiting_lines(outcome: TrialFacts) -> list[str]:
+def _waiting_lines(outcome: Outcome) -> list[str]:
     """The lines of the dataset's code that hung in a lock or a queue of threads.
 
     If the fork lost threads, a worker may also poll for them.
@@ -63,7 +63,7 @@ def _waiting_lines(outcome: TrialFacts) -> list[str]:
     return sorted({line for line in lines if line})
 
 
-def has_threads_left_behind(outcome: TrialFacts) -> bool:
+def has_threads_left_behind(outcome: Outcome) -> bool:
     """Whether the main process has threads of the dataset, and its workers were forked."""
     processes = (threads for _, _, threads in _processes(outcome))
     main = (threads for threads in processes if not any(map(_IN_WORKER.search, threads)))
@@ -75,21 +75,21 @@ def has_threads_left_behind(outcome: TrialFacts) -> bool:
     return is_left and _is_forked(outcome)
 
 
-def _sleeping_processes(outcome: TrialFacts) -> tuple[int, ...]:
+def _sleeping_processes(outcome: Outcome) -> tuple[int, ...]:
     """The processes that slept, or waited with a timeout."""
     return outcome.end.at_deadline.asleep if outcome.end.at_deadline else ()
 
 
-def _activity(outcome: TrialFacts) -> Activity | None:
+def _activity(outcome: Outcome) -> Activity | None:
     return outcome.end.at_deadline.activity if outcome.end.at_deadline else None
 
 
-def makes_progress(outcome: TrialFacts) -> bool:
+def makes_progress(outcome: Outcome) -> bool:
     """Whether batches were delivered, or files were read."""
     return _activity(outcome) in (Activity.DELIVERS, Activity.READS)
 
 
-def describe_deadline(outcome: TrialFacts) -> str:
+def describe_deadline(outcome: Outcome) -> str:
     """How much time the loader had."""
     extension = outcome.end.at_deadline.extension if outcome.end.at_deadline else 0.0
     if not extension:
@@ -97,7 +97,7 @@ def describe_deadline(outcome: TrialFacts) -> str:
     return f"its deadline of {outcome.request.deadline:g} s plus {extension:g} s"
 
 
-def describe_activity(outcome: TrialFacts, *, has_dataset: bool = True) -> str:
+def describe_activity(outcome: Outcome, *, has_dataset: bool = True) -> str:
     """What the trial did at its deadline, as the end of a sentence; empty if nothing.
 
     *has_dataset*: whether it got as far as having its dataset.
@@ -123,7 +123,7 @@ def describe_activity(outcome: TrialFacts, *, has_dataset: bool = True) -> str:
     return f": {process} was computing, or retrying without a pause" if computes else ""
 
 
-def _describe_batches(outcome: TrialFacts) -> str:
+def _describe_batches(outcome: Outcome) -> str:
     """How many batches were delivered in the last pass, and of how many if that is known."""
     epoch = outcome.recovery if outcome.phase == RECOVERY else None
     if outcome.phase == Phase(Stage.EPOCH, len(outcome.epochs)):
@@ -132,7 +132,7 @@ def _describe_batches(outcome: TrialFacts) -> str:
     return f"{count} of {pluralize(batches, 'batch')}" if batches else pluralize(count, "batch")
 
 
-def _is_forked(outcome: TrialFacts) -> bool:
+def _is_forked(outcome: Outcome) -> bool:
     return outcome.loader.start_method in ("", "fork")
 
 
@@ -168,7 +168,7 @@ _ASLEEP = " while it sleeps"
 _QUEUE = "the queue of a worker, which dropped a batch"
 
 
-def hang_places(outcome: TrialFacts) -> frozenset[str]:
+def hang_places(outcome: Outcome) -> frozenset[str]:
     """Where *outcome* hung, such as "FILE:LINE in FUNCTION"; empty if it did not, or if unknown.
 
     A recovery pass that hangs has a separate place, because it does not wait for a fault.
@@ -184,23 +184,23 @@ def hang_places(outcome: TrialFacts) -> frozenset[str]:
     return frozenset(each + when for each in places)
 
 
-def lasting_places(outcome: TrialFacts) -> frozenset[str]:
+def lasting_places(outcome: Outcome) -> frozenset[str]:
     """The places where no process slept: the dataset hangs there, whatever the fault."""
     return frozenset(each for each in hang_places(outcome) if _ASLEEP not in each)
 
 
-def hangs_at(outcome: TrialFacts, known_places: Container[str]) -> bool:
+def hangs_at(outcome: Outcome, known_places: Container[str]) -> bool:
     """Whether *outcome* hung at *known_places* only."""
     places = hang_places(outcome)
     return bool(places) and all(each in known_places for each in places)
 
 
-def was_computing(outcome: TrialFacts) -> bool:
+def was_computing(outcome: Outcome) -> bool:
     """Whether it computed, or retried without a pause, at its deadline: it may have a limit."""
     return outcome.timed_out and _activity(outcome) is Activity.COMPUTES
 
 
-def loader_timed_out(outcome: TrialFacts) -> bool:
+def loader_timed_out(outcome: Outcome) -> bool:
     """Whether the loader's own timeout ended its wait for a batch."""
     return bool(outcome.exception and "DataLoader timed out" in outcome.exception.message)
 
@@ -260,7 +260,7 @@ _BY_ACTIVITY = {
 """Without any activity, the verdict is the cause."""
 
 
-def likely_cause(outcome: TrialFacts, *, after_one: bool) -> Cause | None:
+def likely_cause(outcome: Outcome, *, after_one: bool) -> Cause | None:
     """The likely cause of a hang; None if there was no activity, so that only the verdict is known.
 
     *after_one*: whether the main process read a sample before its workers started.

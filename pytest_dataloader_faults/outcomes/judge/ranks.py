@@ -22,7 +22,7 @@ from pytest_dataloader_faults.faults.base import Effect
 from pytest_dataloader_faults.outcomes.agreement import Sample
 from pytest_dataloader_faults.outcomes.contract import Cause, Contract, Finding, Verdict
 from pytest_dataloader_faults.outcomes.judge.expected import count_drawn
-from pytest_dataloader_faults.outcomes.records import Pass, TrialFacts
+from pytest_dataloader_faults.outcomes.records import Outcome, Pass
 from pytest_dataloader_faults.outcomes.reference import Reference
 from pytest_dataloader_faults.outcomes.stages import (
     Absence,
@@ -75,7 +75,7 @@ _MAY_SKIP = (
 )
 
 
-def describe_absence(rank: TrialFacts) -> str:
+def describe_absence(rank: Outcome) -> str:
     """Why *rank* waited for another one, as a line of evidence; "" if it did not."""
     absent = next(iter(rank.of(Absence)), None)
     if absent is None:
@@ -85,7 +85,7 @@ def describe_absence(rank: TrialFacts) -> str:
     return f"delivered {batches}, then waited for {missing}, {_ABSENCE_REASONS[absent.reason]}"
 
 
-def align(outcome: TrialFacts, reference: Reference) -> tuple[TrialFacts, Reference]:
+def align(outcome: Outcome, reference: Reference) -> tuple[Outcome, Reference]:
     """*outcome* and *reference*, both in rows if ranks fill a stream's own batches with other rows.
 
     Each rank has its own shards, so none of its batches may be one of a single process.
@@ -107,7 +107,7 @@ def _reference_in_rows(reference: Reference) -> Reference:
     return replace(reference, samples=tuple(rows), parts=(), fault_free=fault_free)
 
 
-def _in_rows(outcome: TrialFacts) -> TrialFacts:
+def _in_rows(outcome: Outcome) -> Outcome:
     passes = tuple(
         replace(
             each,
@@ -120,7 +120,7 @@ def _in_rows(outcome: TrialFacts) -> TrialFacts:
     return replace(outcome, passes=passes, ranks=tuple(map(_in_rows, outcome.ranks)))
 
 
-def reference_for(number: int, outcome: TrialFacts, reference: Reference) -> Reference:
+def reference_for(number: int, outcome: Outcome, reference: Reference) -> Reference:
     """The reference of rank *number*.
 
     If only the complete stream is known, each rank may have any part of it.
@@ -137,7 +137,7 @@ def reference_for(number: int, outcome: TrialFacts, reference: Reference) -> Ref
 
 
 def judge_together(
-    outcome: TrialFacts, findings: Sequence[Finding], reference: Reference, contract: Contract
+    outcome: Outcome, findings: Sequence[Finding], reference: Reference, contract: Contract
 ) -> Finding:
     """The verdict on all ranks of *outcome*; *findings*: what each rank shows by itself."""
     by_rank = [
@@ -151,7 +151,7 @@ def judge_together(
 
 
 def _judge_ranks(
-    outcome: TrialFacts, by_rank: Sequence[Finding], reference: Reference, contract: Contract
+    outcome: Outcome, by_rank: Sequence[Finding], reference: Reference, contract: Contract
 ) -> Finding:
     main = outcome.request.rank or 0
     decisive = by_rank[main]
@@ -170,7 +170,7 @@ def _judge_ranks(
     )
 
 
-def _describe_all(finding: Finding, outcome: TrialFacts, reference: Reference) -> Finding:
+def _describe_all(finding: Finding, outcome: Outcome, reference: Reference) -> Finding:
     """The *finding* on the rank that decides, as a sentence about all ranks."""
     if finding.verdict is Verdict.SURVIVED and not outcome.schedule:
         ranks = pluralize(len(outcome.ranks), "rank")
@@ -181,12 +181,12 @@ def _describe_all(finding: Finding, outcome: TrialFacts, reference: Reference) -
     return replace(finding, sentence=finding.sentence + _describe_stopped(outcome))
 
 
-def _is_consequence(rank: TrialFacts) -> bool:
+def _is_consequence(rank: Outcome) -> bool:
     return bool(rank.of(Absence)) or rank.has_lost_rank
 
 
 def _find_waiting_rank(
-    outcome: TrialFacts, reference: Reference, contract: Contract
+    outcome: Outcome, reference: Reference, contract: Contract
 ) -> Finding | None:
     """A rank that waits for another one that has run out of batches."""
     for number, rank in enumerate(outcome.ranks):
@@ -205,11 +205,11 @@ def _find_waiting_rank(
     return None
 
 
-def _count_batches(rank: TrialFacts) -> int:
+def _count_batches(rank: Outcome) -> int:
     return len(rank.epochs[-1].delivered) if rank.epochs else 0
 
 
-def _describe_skipped(number: int, outcome: TrialFacts, reference: Reference) -> str:
+def _describe_skipped(number: int, outcome: Outcome, reference: Reference) -> str:
     """How many samples the rank *number* skipped after a fault, as the end of a sentence."""
     rank = outcome.ranks[number]
     if not rank.fired or not rank.epochs:
@@ -228,7 +228,7 @@ def _describe_skipped(number: int, outcome: TrialFacts, reference: Reference) ->
     )
 
 
-def _find_epochs_apart(outcome: TrialFacts) -> Finding | None:
+def _find_epochs_apart(outcome: Outcome) -> Finding | None:
     apart = next((each for rank in outcome.ranks for each in rank.of(EpochsApart)), None)
     if apart is None:
         return None
@@ -240,7 +240,7 @@ def _find_epochs_apart(outcome: TrialFacts) -> Finding | None:
     return Finding(Verdict.CORRUPTED, sentence, EPOCHS_APART)
 
 
-def _find_wrong_lengths(outcome: TrialFacts, reference: Reference) -> Iterator[Finding]:
+def _find_wrong_lengths(outcome: Outcome, reference: Reference) -> Iterator[Finding]:
     """A rank whose length counts all ranks together."""
     passes = [each.epochs[0] for each in outcome.ranks if each.epochs]
     total = sum(each.sample_count for each in passes)
@@ -326,7 +326,7 @@ def is_of_content(reference: Reference) -> bool:
     return bool(reference.samples) and (identifies or not is_partial)
 
 
-def _find_uneven_coverage(outcome: TrialFacts, reference: Reference) -> Finding | None:
+def _find_uneven_coverage(outcome: Outcome, reference: Reference) -> Finding | None:
     """Samples that are on several ranks or on none, in an epoch whose faults spare all samples.
 
     Another order of a folder is such a fault, and the cause of what it shows.
@@ -348,7 +348,7 @@ def _find_uneven_coverage(outcome: TrialFacts, reference: Reference) -> Finding 
     return None
 
 
-def _check_epoch(epoch: Sequence[Pass], samples: _Samples, outcome: TrialFacts) -> Finding | None:
+def _check_epoch(epoch: Sequence[Pass], samples: _Samples, outcome: Outcome) -> Finding | None:
     counts, expected = [samples.count_in(each) for each in epoch], samples.counts
     total = sum(counts, Counter[Any]())
     repeated = [each for each in expected if total[each] > expected[each]]
@@ -377,7 +377,7 @@ def _fills_last_round(epoch: Sequence[Pass], samples: _Samples) -> bool:
     return is_even and samples.count_in(*before_last) <= samples.counts
 
 
-def _count_droppable(epoch: Sequence[Pass], outcome: TrialFacts) -> int:
+def _count_droppable(epoch: Sequence[Pass], outcome: Outcome) -> int:
     """How many samples all loaders together may drop, because they do not fill a batch.
 
     Each worker of a stream makes its own batches.
@@ -405,7 +405,7 @@ def _check_random_epoch(epoch: Sequence[Pass], count: int | None) -> Finding | N
     return Finding(Verdict.CORRUPTED, f"{together}, but a single rank delivers {count}", cause)
 
 
-def _describe_finished(main: int, outcome: TrialFacts) -> str:
+def _describe_finished(main: int, outcome: Outcome) -> str:
     """Which other ranks had finished while *main* hung or died."""
     finished = [
         f"rank {number} had finished its epoch, with {pluralize(_count_batches(rank), 'batch')}"
@@ -415,7 +415,7 @@ def _describe_finished(main: int, outcome: TrialFacts) -> str:
     return "".join(f"; {each}" for each in finished)
 
 
-def _describe_stopped(outcome: TrialFacts) -> str:
+def _describe_stopped(outcome: Outcome) -> str:
     """Which ranks stopped because of the one that failed."""
     numbers = [number for number, each in enumerate(outcome.ranks) if _is_consequence(each)]
     return f"; {_name_ranks(numbers)} then stopped in time" if numbers else ""

@@ -14,7 +14,7 @@ from pytest_dataloader_faults.outcomes.agreement import EXACT, Comparison
 from pytest_dataloader_faults.outcomes.chains import exception_lines
 from pytest_dataloader_faults.outcomes.contract import Finding, Verdict
 from pytest_dataloader_faults.outcomes.judge.ranks import describe_absence
-from pytest_dataloader_faults.outcomes.records import TrialFacts
+from pytest_dataloader_faults.outcomes.records import Outcome
 from pytest_dataloader_faults.outcomes.stages import describe_phase
 from pytest_dataloader_faults.outcomes.text import (
     OURS,
@@ -36,9 +36,7 @@ _MAX_FILES = 3
 _TRIAL = f"{OURS}_trial/"
 
 
-def explain(
-    outcome: TrialFacts, finding: Finding, reproduce: str, notes: Iterable[str] = ()
-) -> str:
+def explain(outcome: Outcome, finding: Finding, reproduce: str, notes: Iterable[str] = ()) -> str:
     """The verdict, its evidence, and the line that repeats the trial.
 
     *notes* are sentences that precede the evidence.
@@ -51,7 +49,7 @@ def explain(
     return "\n".join(parts)
 
 
-def _evidence(outcome: TrialFacts, finding: Finding) -> Iterator[str]:
+def _evidence(outcome: Outcome, finding: Finding) -> Iterator[str]:
     for block in dict.fromkeys(tuple(_describe_fault(facts)) for facts in outcome.faults):
         yield from block
     if hidden := fault_facts.unobserved_operations(outcome.workers):
@@ -162,7 +160,7 @@ def comparison_notes(comparison: Comparison, *, draws: bool) -> Iterator[str]:
         )
 
 
-def _describe_delivery(outcome: TrialFacts) -> str:
+def _describe_delivery(outcome: Outcome) -> str:
     count = len(outcome.delivered)
     batches, seconds = pluralize(count, "batch"), f"({outcome.duration:g} s)"
     if outcome.timed_out or outcome.died:
@@ -176,7 +174,7 @@ def _describe_delivery(outcome: TrialFacts) -> str:
     return f"delivered {batches}, {_describe_end(outcome)} {seconds}"
 
 
-def _describe_end(outcome: TrialFacts) -> str:
+def _describe_end(outcome: Outcome) -> str:
     if outcome.exception is not None:
         return "then an exception"
     if outcome.epochs and outcome.epochs[-1].complete:

@@ -22,7 +22,7 @@ from pytest_dataloader_faults.outcomes.judge.compare import (
 )
 from pytest_dataloader_faults.outcomes.judge.expected import Expected, find_shortfall
 from pytest_dataloader_faults.outcomes.leaks import find_leak, judge_growth
-from pytest_dataloader_faults.outcomes.records import Pass, TrialFacts
+from pytest_dataloader_faults.outcomes.records import Outcome, Pass
 from pytest_dataloader_faults.outcomes.reference import Reference
 from pytest_dataloader_faults.outcomes.stages import (
     DONE,
@@ -60,7 +60,7 @@ _MAPPED_UNREADABLE = (
 class Judge:
     """The rules for one trial."""
 
-    def __init__(self, outcome: TrialFacts, reference: Reference, contract: Contract) -> None:
+    def __init__(self, outcome: Outcome, reference: Reference, contract: Contract) -> None:
         self.outcome = outcome
         self.reference = reference
         # A server that has no such object answers so: the dataset may go on without it.
@@ -285,7 +285,7 @@ def not_promised(differences: str, what: str = "corruption") -> str:
     )
 
 
-def _describe_fault_free_failure(outcome: TrialFacts, raised: Raised) -> str:
+def _describe_fault_free_failure(outcome: Outcome, raised: Raised) -> str:
     if ended := errors.find_explaining_deaths(outcome):
         sender = error_text.likely_sender(*(each.exitcode for each in ended))
         died = " and ".join(map(str, ended)) + sender
@@ -296,12 +296,12 @@ def _describe_fault_free_failure(outcome: TrialFacts, raised: Raised) -> str:
     return f"the loader raised {prefix}{last_line}{printed}"
 
 
-def _epoch_prefix(outcome: TrialFacts) -> str:
+def _epoch_prefix(outcome: Outcome) -> str:
     """The epoch of the error, as the start of a sentence; empty if there was only one."""
     return f"in epoch {len(outcome.epochs)}, " if len(outcome.epochs) > 1 else ""
 
 
-def _explain_sigbus(outcome: TrialFacts) -> str:
+def _explain_sigbus(outcome: Outcome) -> str:
     """Why the main process got SIGBUS, as the end of a sentence; empty if it did not."""
     if not outcome.before_init or outcome.end.exitcode != -signal.SIGBUS:
         return ""

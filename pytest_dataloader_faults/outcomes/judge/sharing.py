@@ -19,7 +19,7 @@ from pytest_dataloader_faults.outcomes.contract import Cause, Finding, Verdict
 from pytest_dataloader_faults.outcomes.fault_facts import shared_offset_files
 from pytest_dataloader_faults.outcomes.judge.errors import dropped_batch_cause
 from pytest_dataloader_faults.outcomes.libraries import HANDLES, Handle
-from pytest_dataloader_faults.outcomes.records import TrialFacts
+from pytest_dataloader_faults.outcomes.records import Outcome
 from pytest_dataloader_faults.outcomes.stages import RECOVERY, SharedConnection
 
 _SHARED_OFFSET = (
@@ -104,17 +104,17 @@ _ANSWERS = Cause(
 )
 
 
-def is_not_forked(outcome: TrialFacts) -> bool:
+def is_not_forked(outcome: Outcome) -> bool:
     """Whether workers are not forked, so that they import modules and unpickle the dataset."""
     return outcome.loader.start_method not in ("", "fork")
 
 
-def _has_no_fault(outcome: TrialFacts, verdict: Verdict) -> bool:
+def _has_no_fault(outcome: Outcome, verdict: Verdict) -> bool:
     """Whether what workers share may be the cause of what went wrong."""
     return not outcome.fired and verdict in _WITHOUT_FAULT
 
 
-def file_cause(outcome: TrialFacts, verdict: Verdict, fault_free: TrialFacts) -> Cause | None:
+def file_cause(outcome: Outcome, verdict: Verdict, fault_free: Outcome) -> Cause | None:
     """The cause, if it is a file that was opened before the fork."""
     path = next(_open_before_fork(outcome, verdict, fault_free), None)
     if path is None:
@@ -129,9 +129,7 @@ def file_cause(outcome: TrialFacts, verdict: Verdict, fault_free: TrialFacts) ->
     )
 
 
-def _open_before_fork(
-    outcome: TrialFacts, verdict: Verdict, fault_free: TrialFacts
-) -> Iterator[str]:
+def _open_before_fork(outcome: Outcome, verdict: Verdict, fault_free: Outcome) -> Iterator[str]:
     """The files that workers use through handles from before the fork, if that is the cause.
 
     Wrong content is not caused by the handle, unless workers read the file at a shared offset:
@@ -158,7 +156,7 @@ def _handle_of(path: str) -> Handle | None:
     return next((each for each in HANDLES if os.path.splitext(path)[1] in each.suffixes), None)
 
 
-def early_read_cause(outcome: TrialFacts, verdict: Verdict) -> Cause | None:
+def early_read_cause(outcome: Outcome, verdict: Verdict) -> Cause | None:
     """The cause, if a worker opened a file that another one had created, and not written yet."""
     files = sorted(path for worker in outcome.workers for path in worker.unwritten_files)
     if not files or not _has_no_fault(outcome, verdict):
@@ -174,7 +172,7 @@ def early_read_cause(outcome: TrialFacts, verdict: Verdict) -> Cause | None:
     )
 
 
-def temporary_name_cause(outcome: TrialFacts) -> Cause | None:
+def temporary_name_cause(outcome: Outcome) -> Cause | None:
     """The cause, if a worker could not rename a file that another worker had written as well."""
     error = outcome.exception
     match = _NOT_RENAMED.search(error.text) if error and not outcome.fired else None
@@ -195,7 +193,7 @@ def temporary_name_cause(outcome: TrialFacts) -> Cause | None:
     )
 
 
-def find_stale_lock(outcome: TrialFacts) -> str | None:
+def find_stale_lock(outcome: Outcome) -> str | None:
     """The lock file that a dead worker left, and for which others wait; None if there is none.
 
     Temporary files are created in the same way. But a lock file has a name that says so, or several
@@ -208,7 +206,7 @@ def find_stale_lock(outcome: TrialFacts) -> str | None:
     return next((path for path in counts if counts[path] > 1 or _LOCK.search(path)), None)
 
 
-def find_shared_connection(outcome: TrialFacts) -> Finding | None:
+def find_shared_connection(outcome: Outcome) -> Finding | None:
     """A connection on which nothing kept the requests of two workers apart."""
     shared = next((each for each in outcome.of(SharedConnection) if each.is_shared), None)
     if shared is None:
@@ -220,7 +218,7 @@ def find_shared_connection(outcome: TrialFacts) -> Finding | None:
     return Finding(Verdict.FAILS_WITHOUT_FAULT, sentence, _cause_of(shared))
 
 
-def connection_cause(outcome: TrialFacts, verdict: Verdict) -> Cause | None:
+def connection_cause(outcome: Outcome, verdict: Verdict) -> Cause | None:
     """The cause, if no fault fired and no worker died, but workers shared a connection."""
     connections = outcome.of(SharedConnection)
     is_other = outcome.deaths or is_not_forked(outcome)
@@ -237,7 +235,7 @@ def _cause_of(connection: SharedConnection) -> Cause:
     )
 
 
-def start_cause(outcome: TrialFacts) -> Cause | None:
+def start_cause(outcome: Outcome) -> Cause | None:
     """Why the dataset did not reach its workers, if they are not forked."""
     if outcome.exception is None or outcome.fired or not is_not_forked(outcome):
         return None
@@ -259,7 +257,7 @@ def start_cause(outcome: TrialFacts) -> Cause | None:
     return _UNPICKLED if _SENDING in outcome.exception.text or _PICKLE.search(lines) else None
 
 
-def _unpickling_cause(outcome: TrialFacts) -> Cause | None:
+def _unpickling_cause(outcome: Outcome) -> Cause | None:
     """The cause if a worker could not unpickle its dataset."""
     match = _LOADING.search(outcome.stderr)
     if match is None:
@@ -270,7 +268,7 @@ def _unpickling_cause(outcome: TrialFacts) -> Cause | None:
     return _SETS_STATE if "in __setstate__" in printed else _LOADED
 
 
-def sending_cause(outcome: TrialFacts) -> Cause | None:
+def sending_cause(outcome: Outcome) -> Cause | None:
     """The cause if the loader waits for a result that a worker could not pickle."""
     if not dropped_batch_cause(outcome):
         return None

@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from pytest_dataloader_faults.battery.checks._base import Scenario, check
 from pytest_dataloader_faults.battery.workload import NotApplicable, Workload
 from pytest_dataloader_faults.outcomes.contract import Cause, Finding, Verdict
-from pytest_dataloader_faults.outcomes.records import TrialFacts
+from pytest_dataloader_faults.outcomes.records import Outcome
 from pytest_dataloader_faults.outcomes.reference import Reference
 from pytest_dataloader_faults.outcomes.stages import DONE
 from pytest_dataloader_faults.outcomes.text import format_size, pluralize
@@ -167,7 +167,7 @@ def require_samples(count: int, subject: str) -> None:
         )
 
 
-def require_measurement(_: Workload, outcome: TrialFacts) -> None:
+def require_measurement(_: Workload, outcome: Outcome) -> None:
     """Raise NotApplicable if no memory was measured, or too few samples were drawn or read."""
     memories = outcome.of(WorkerMemory)
     if outcome.phase == DONE and not memories:
@@ -187,7 +187,7 @@ def require_measurement(_: Workload, outcome: TrialFacts) -> None:
             )
 
 
-def find_growth(outcome: TrialFacts, _: Reference) -> Finding | None:
+def find_growth(outcome: Outcome, _: Reference) -> Finding | None:
     """Memory of a worker that exceeds the limit of the contract by the end of an epoch."""
     for memory in outcome.of(WorkerMemory):
         growth = growth_of(memory)
@@ -199,7 +199,7 @@ def find_growth(outcome: TrialFacts, _: Reference) -> Finding | None:
     return None
 
 
-def describe(outcome: TrialFacts, finding: Finding) -> str:
+def describe(outcome: Outcome, finding: Finding) -> str:
     """The sentence of *finding*; if it passes, what the samples added to a worker's memory."""
     memories = outcome.of(WorkerMemory)
     if not (finding.passed and memories):
@@ -211,7 +211,7 @@ def describe(outcome: TrialFacts, finding: Finding) -> str:
     return f"after {count} in a row, the memory of a worker no longer grew"
 
 
-def note(outcome: TrialFacts) -> str:
+def note(outcome: Outcome) -> str:
     """What to know about the memory of a dataset that passes; "" if the memory is small."""
     for memory in outcome.of(WorkerMemory):
         growth = growth_of(memory)

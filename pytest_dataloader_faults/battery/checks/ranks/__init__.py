@@ -32,7 +32,6 @@ from pytest_dataloader_faults.battery.workload import Workload
 from pytest_dataloader_faults.faults import ReadError, WorkerKilled
 from pytest_dataloader_faults.outcomes import Finding, Outcome, Reference, Verdict
 from pytest_dataloader_faults.outcomes.contract import Cause
-from pytest_dataloader_faults.outcomes.records import TrialFacts
 from pytest_dataloader_faults.outcomes.stages import FolderShared, Phase, Stage
 from pytest_dataloader_faults.steps import Epoch, Make, Processes, Step, arm_workers
 from pytest_dataloader_faults.wire import Note, register
@@ -90,7 +89,7 @@ class RecordGenerators(Step):
 TWO_EPOCHS = arm_workers(Epoch(), Epoch(), before=(RecordGenerators(),))
 
 
-def find_same_numbers(outcome: TrialFacts) -> Finding | None:
+def find_same_numbers(outcome: Outcome) -> Finding | None:
     """Workers whose generators had the same state in the first epoch: of two ranks, or of one."""
     places = defaultdict(list)
     for number, facts in enumerate(outcome.ranks):

@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 from pytest_dataloader_faults.outcomes.chains import error_line
 from pytest_dataloader_faults.outcomes.contract import Cause, Finding, Verdict
-from pytest_dataloader_faults.outcomes.records import Pass, TrialFacts
+from pytest_dataloader_faults.outcomes.records import Outcome, Pass
 from pytest_dataloader_faults.outcomes.reference import Reference
 from pytest_dataloader_faults.outcomes.stages import (
     ChangedState,
@@ -109,7 +109,7 @@ _CONSTANT_STEPS = 2 / 3
 """The share of batches that may leave the size unchanged."""
 
 
-def find_violation(outcome: TrialFacts, reference: Reference) -> Finding | None:
+def find_violation(outcome: Outcome, reference: Reference) -> Finding | None:
     """What is wrong with the states of *outcome*, or with the epochs resumed from them, or None."""
     return (
         _find_unsaved_state(outcome)
@@ -120,7 +120,7 @@ def find_violation(outcome: TrialFacts, reference: Reference) -> Finding | None:
     )
 
 
-def describe(outcome: TrialFacts, finding: Finding) -> str:
+def describe(outcome: Outcome, finding: Finding) -> str:
     """The sentence of *finding*, with the states that new processes resumed from."""
     resumptions = _resumptions(outcome)
     if resumptions and outcome.phase.stage is Stage.RESUMED:
@@ -144,7 +144,7 @@ class _Resumption(NamedTuple):
     epoch: Pass | None
 
 
-def _resumptions(outcome: TrialFacts) -> list[_Resumption]:
+def _resumptions(outcome: Outcome) -> list[_Resumption]:
     """The new processes, in order. The notes of a process follow the state that it loaded."""
     saved: list[tuple[SavedState, _Resumption | None]] = []
     resumptions: list[_Resumption] = []
@@ -161,7 +161,7 @@ def _place(state: SavedState) -> str:
     return "after the epoch" if state.at_end else f"after {pluralize(state.batches, 'batch')}"
 
 
-def _describe_resumption(resumption: _Resumption, outcome: TrialFacts) -> str:
+def _describe_resumption(resumption: _Resumption, outcome: Outcome) -> str:
     state, origin, _ = resumption
     if origin is not None:
         later = pluralize(state.batches, "batch")
@@ -173,13 +173,13 @@ def _describe_resumption(resumption: _Resumption, outcome: TrialFacts) -> str:
     return _resumed_from(f"its state {place}", outcome)
 
 
-def _resumed_from(states: str, outcome: TrialFacts) -> str:
+def _resumed_from(states: str, outcome: Outcome) -> str:
     """The start of a sentence about these *states*, which mentions a killed process."""
     killed = " (its process was killed)" if outcome.passes_in(Stage.UNINTERRUPTED) else ""
     return f"resumed from {states}{killed}"
 
 
-def _find_unsaved_state(outcome: TrialFacts) -> Finding | None:
+def _find_unsaved_state(outcome: Outcome) -> Finding | None:
     failed = next((each for each in outcome.of(SavedState) if each.error), None)
     if failed is None:
         return None
@@ -187,7 +187,7 @@ def _find_unsaved_state(outcome: TrialFacts) -> Finding | None:
     return Finding(Verdict.FAILS_WITHOUT_FAULT, sentence, STATE_NOT_SAVED)
 
 
-def _find_wrong_epochs(outcome: TrialFacts, reference: Reference) -> Iterator[Finding]:
+def _find_wrong_epochs(outcome: Outcome, reference: Reference) -> Iterator[Finding]:
     """What is wrong with the rest of the epoch after each state."""
     epoch = _compared_epoch(outcome)
     resumptions = _resumptions(outcome) if epoch.complete else []
@@ -203,7 +203,7 @@ def _find_wrong_epochs(outcome: TrialFacts, reference: Reference) -> Iterator[Fi
 
 
 def _find_mistake(
-    resumption: _Resumption, outcome: TrialFacts, reference: Reference, *, keeps_order: bool
+    resumption: _Resumption, outcome: Outcome, reference: Reference, *, keeps_order: bool
 ) -> Finding | None:
     """What is wrong with the epoch of *resumption*, or None, also if it did not end."""
     state, origin, resumed = resumption
@@ -229,12 +229,12 @@ def _find_mistake(
     return replace(finding, cause=POSITION_FROM_ZERO) if finding and origin else finding
 
 
-def _compared_epoch(outcome: TrialFacts) -> Pass:
+def _compared_epoch(outcome: Outcome) -> Pass:
     """The complete epoch that the parts are compared with."""
     return next(iter(outcome.passes_in(Stage.UNINTERRUPTED)), _first_epoch(outcome))
 
 
-def _first_epoch(outcome: TrialFacts) -> Pass:
+def _first_epoch(outcome: Outcome) -> Pass:
     return next(iter(outcome.epochs), Pass(Phase(Stage.EPOCH, 1)))
 
 
@@ -243,7 +243,7 @@ def _keys(epoch: Pass) -> list[str]:
     return list(itertools.chain.from_iterable(each.digests for each in epoch.delivered))
 
 
-def _check_next_epoch(samples: list[str], epoch: Pass, outcome: TrialFacts) -> Finding | None:
+def _check_next_epoch(samples: list[str], epoch: Pass, outcome: Outcome) -> Finding | None:
     """What is wrong with the *samples* of the next epoch, after the complete *epoch*."""
     keys = _keys(epoch)
     may_differ = outcome.comparison.by_form or _draws_new_indices(epoch, outcome)
@@ -257,7 +257,7 @@ def _check_next_epoch(samples: list[str], epoch: Pass, outcome: TrialFacts) -> F
     return Finding(Verdict.CORRUPTED, sentence, NO_NEXT_EPOCH)
 
 
-def _draws_new_indices(epoch: Pass, outcome: TrialFacts) -> bool:
+def _draws_new_indices(epoch: Pass, outcome: Outcome) -> bool:
     """Whether the sampler of a map-style dataset may draw different indices in each epoch."""
     drawn = [index for indices in epoch.drawn for index in indices]
     return outcome.kind == "map" and not len(set(drawn)) == len(drawn) == epoch.length
@@ -335,7 +335,7 @@ class _Parts(NamedTuple):
         return f"{pluralize(len(keys), noun)}{examples}"
 
 
-def _find_missing_evidence(outcome: TrialFacts) -> Finding | None:
+def _find_missing_evidence(outcome: Outcome) -> Finding | None:
     """A trial in which no process resumed from a state, or none was killed."""
     if not outcome.of(SavedState) or outcome.exception:
         return None
@@ -346,7 +346,7 @@ def _find_missing_evidence(outcome: TrialFacts) -> Finding | None:
     return Finding(Verdict.NOT_EXERCISED, sentence)
 
 
-def _find_changed_state(outcome: TrialFacts) -> Finding | None:
+def _find_changed_state(outcome: Outcome) -> Finding | None:
     notes = [each for each in outcome.notes if isinstance(each, (SavedState, ChangedState))]
     for state, following in itertools.pairwise(notes):
         if isinstance(state, SavedState) and isinstance(following, ChangedState):
@@ -358,7 +358,7 @@ def _find_changed_state(outcome: TrialFacts) -> Finding | None:
     return None
 
 
-def _find_growth(outcome: TrialFacts) -> Finding | None:
+def _find_growth(outcome: Outcome) -> Finding | None:
     """A state that grew after nearly every batch of the second half.
 
     In the first half, a worker may have had its first batch, or a buffer may have been filled.
