@@ -1,6 +1,5 @@
 """What items of one test share: a battery, as long as its dataset works and its files stay."""
 
-import shutil
 from pathlib import Path
 
 import pytest
@@ -8,8 +7,8 @@ import torch
 
 from pytest_dataloader_faults._settings import Settings
 from pytest_dataloader_faults.battery.batteries import Batteries
-from support.datasets import SIZE, Records, write_records
-from support.random_samples import OwnNoise
+from support.datasets import Records, write_records
+from support.rows import slow
 from support.specimens import ZerosOnError
 
 WHOLE, ALONE, CONTROL, SECOND = 3, 1, 1, 1
@@ -48,13 +47,12 @@ def _factory(folder, log, kind=Records):
     return make_dataset
 
 
-@pytest.mark.parametrize("kind", [Records, OwnNoise])
-def test_items_use_the_data_of_the_first_one(tmp_path, run_check, kind):
+def test_items_use_the_data_of_the_first_one(tmp_path, run_check):
     """Another check that passes or does not apply costs its own trial."""
     costs = []
     for name in ("open-error", "closed-descriptor", "connection-error"):
         folder = write_records(tmp_path / name)
-        result, cost = run_check(_factory(folder, run_check.log, kind), name)
+        result, cost = run_check(_factory(folder, run_check.log), name)
         costs.append(cost)
         if name == "closed-descriptor":
             paths = {each.path for facts in result.outcome.faults for each in facts.firings}
@@ -63,17 +61,13 @@ def test_items_use_the_data_of_the_first_one(tmp_path, run_check, kind):
     assert costs[1:] == [SECOND + ALONE, 0]
 
 
-@pytest.mark.parametrize("change", ["touched", "removed", "another file", "other settings"])
+@pytest.mark.parametrize("change", ["touched", slow("other settings")])
 def test_an_item_has_its_own_battery_after_a_change(records, tmp_path, run_check, change):
     run_check(_factory(records, run_check.log))
     own = write_records(tmp_path / "own")
     settings = {}
     if change == "touched":
         (records / "00.rec").touch()
-    elif change == "removed":
-        shutil.rmtree(records)
-    elif change == "another file":
-        (records / "16.rec").touch()
     else:
         settings = {"loader": {"batch_size": 2}}
     result, cost = run_check(_factory(own, run_check.log), **settings)
@@ -118,51 +112,6 @@ def test_a_failure_of_data_that_a_fixture_closed_is_none(records, run_check):
     assert costs[1] > costs[2] == WHOLE
 
 
-SCALE = {"by": 1}
-
-
-class Scaled(Records):
-    """Its samples depend on a global variable."""
-
-    def __getitem__(self, index):
-        data, _ = super().__getitem__(index)
-        return data.to(torch.int64) * SCALE["by"], index
-
-
-def test_a_change_that_no_file_shows_fails_no_check(records, run_check, monkeypatch):
-    factory = _factory(records, run_check.log, Scaled)
-    run_check(factory)
-    monkeypatch.setitem(SCALE, "by", 2)
-    assert run_check(factory, "read-error-once")[0].passed
-
-
-class RemembersWhatFailed(Records):
-    """Gives zeros for what it could not read, and does so for good: it writes down the names."""
-
-    def __init__(self, folder):
-        super().__init__(folder)
-        self.failed = folder.parent / "failed.txt"
-        if not self.failed.exists():
-            self.failed.touch()
-
-    def __getitem__(self, index):
-        path = self.paths[index]
-        try:
-            if path.name not in self.failed.read_text():
-                return super().__getitem__(index)
-        except OSError:
-            with self.failed.open("a") as file:
-                file.write(path.name)
-        return torch.zeros(SIZE, dtype=torch.uint8), index
-
-
-def test_a_failure_that_damages_the_data_of_all_items_counts(records, run_check):
-    factory = _factory(records, run_check.log, RemembersWhatFailed)
-    run_check(factory, "worker-killed", files="*.rec")
-    result, _ = run_check(factory, "open-error", files="*.rec")
-    assert (result.verdict, result.failed) == ("corrupted", True)
-
-
 class Logs(Records):
     """Writes down what it reads, in a file next to the data."""
 
@@ -191,30 +140,6 @@ class ByName(Records):
 
     def __init__(self, folder):
         super().__init__(Path(folder))
-
-
-class WithLabels(ByName):
-    """Gives zeros for an unreadable record of the current folder, but needs labels of another."""
-
-    labels = None
-
-    def __getitem__(self, index):
-        try:
-            data, _ = super().__getitem__(index)
-        except OSError:
-            data = torch.zeros(SIZE, dtype=torch.uint8)
-        return data, self.labels[index].read_bytes()
-
-
-def test_a_fault_does_not_miss_the_files_of_the_present_item(tmp_path, run_check, monkeypatch):
-    """Faults of the first item's files would hit the labels only, whose errors are clear."""
-    monkeypatch.setattr(WithLabels, "labels", Records(write_records(tmp_path / "labels")).paths)
-    for name in ("worker-killed", "open-error"):
-        (tmp_path / name).mkdir()
-        monkeypatch.chdir(tmp_path / name)
-        write_records(tmp_path / name / "records")
-        result, _ = run_check(_factory("records", run_check.log, WithLabels), name)
-    assert (result.verdict, result.failed) == ("corrupted", True)
 
 
 BEFORE_INIT = "truncated-file"

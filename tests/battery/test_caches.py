@@ -11,26 +11,20 @@ from filelock import FileLock, Timeout
 from torch.utils.data import get_worker_info
 
 from pytest_dataloader_faults import run_trial
-from pytest_dataloader_faults._settings import Settings
 from pytest_dataloader_faults.battery import fault_free_run
-from pytest_dataloader_faults.battery.batteries import Batteries
-from pytest_dataloader_faults.exceptions import CheckFailedError, InvalidArgumentError
+from pytest_dataloader_faults.exceptions import InvalidArgumentError
 from pytest_dataloader_faults.faults import TruncatedFile
 from pytest_dataloader_faults.faults.globs import GlobMatcher
 from pytest_dataloader_faults.outcomes import WorkerFacts
 from pytest_dataloader_faults.outcomes.repeats import run_in_both_orders, run_without_vain_waits
-from pytest_dataloader_faults.search import explore, replay
 from pytest_dataloader_faults.wire import FileCounts
 from support.corpus.caches import (
-    CacheRenamed,
     CacheRenamedTwice,
     CacheSeenEarly,
     Spectrograms,
 )
 from support.datasets import Records
 from support.results import failure_of, failures_of, result_of
-from support.rows import slow
-from support.surveys import survey
 
 
 @pytest.fixture(name="cache")
@@ -51,17 +45,6 @@ def test_a_new_cache_is_noted(records, cache):
     assert "16 files that the workers read (spectrograms/00.npy, spectrograms/01.npy," in note
     assert "let make_dataset take a folder, and put the cache there" in note
     assert f"\n  {note}.\n" in result.explanation
-
-
-def test_a_log_that_workers_write_is_no_cache(records, tmp_path):
-    log = tmp_path / "log"
-
-    class Logs(Records):
-        def __getitem__(self, index):
-            log.open("w").close()
-            return super().__getitem__(index)
-
-    assert _check(lambda: Logs(records)).notes == ()
 
 
 class _Checked(Records):
@@ -117,6 +100,7 @@ def _copies(sources, folder):
     return _Checked(shutil.copytree(sources, folder / "copy"))
 
 
+@pytest.mark.slow
 def test_a_factory_that_copies_cannot_be_called_again_with_its_folder(sources):
     checks = ["truncated-file", "missing-file"]
     results = failures_of(lambda folder: _copies(sources, folder), checks)
@@ -142,21 +126,6 @@ def test_a_copy_is_for_one_trial_and_before_its_faults(sources):
         run_trial(lambda: _Checked(sources), copy=sources)
     with pytest.raises(InvalidArgumentError, match="copy='/no/such' must be an existing folder"):
         run_trial(_Checked, copy="/no/such")
-
-
-def test_another_item_accepts_a_run_on_a_copy_only_of_the_same_files(sources):
-    batteries = Batteries()
-    settings = Settings(copy=sources)
-
-    def run_check(name):
-        result, _ = batteries.run_check(
-            name, _Checked, settings, call=1, expected_failures={}, reproduce=""
-        )
-        return result
-
-    assert run_check("workers-agree").passed
-    (sources / "3.bin").write_bytes(bytes([99] * _SIZE))
-    assert run_check("two-epochs").passed
 
 
 def test_a_cache_that_is_seen_early_is_not_a_matter_of_luck(records):
@@ -204,35 +173,6 @@ def test_files_that_the_test_has_just_written_are_no_cache(records):
     assert _check(lambda: Records(records)).notes == ()
 
 
-def _checked(folder):
-    return _Checked(folder)
-
-
-@pytest.mark.slow
-def test_searches_and_replays_work_on_copies(sources):
-    cut = TruncatedFile("*/3.bin", keep=0.5)
-    assert replay(_Checked, cut, before_init=True, copy=sources) == "failed_cleanly"
-    assert replay(_checked, cut, copy=sources) == "failed_cleanly"
-    with pytest.raises(CheckFailedError, match=rf"replay\((?s:.)+copy='{sources}'"):
-        replay(_KeepsSizes, cut, before_init=True, copy=sources)
-    profile = survey(_Checked, before_init=True, copy=sources)
-    assert [each for each in profile.files.count("opens") if each.endswith("3.bin")]
-    outcome = profile.run_trial(cut)
-    assert f"copy='{sources}'" in outcome.reproduce()
-    assert profile.judge(outcome).passed
-    result = explore(
-        _Checked,
-        kinds=[TruncatedFile],
-        loader={"num_workers": 1},
-        max_examples=2,
-        before_init=True,
-        copy=sources,
-        database=None,
-    )
-    assert result.failure is None
-    assert sorted(each.name for each in sources.iterdir()) == [f"{n}.bin" for n in range(_COUNT)]
-
-
 @contextlib.contextmanager
 def _locked_briefly(path):
     """Tries to get a lock a few times, which is shorter than a first write is delayed."""
@@ -260,39 +200,8 @@ class _LockedBriefly(CacheSeenEarly):
             return super().__getitem__(index)
 
 
-class _Logs(CacheSeenEarly):
-    """Lists what it reads in a file, for which it holds a lock, but fills the cache without one."""
-
-    logs = ("log.txt",)
-
-    def __getitem__(self, index):
-        for name in self.logs:
-            log = self.cache.with_name(name)
-            with _locked_briefly(log.with_suffix(".lock")), open(log, "a") as file:
-                file.write(f"{index}\n")
-        return super().__getitem__(index)
-
-
-class _LogsAndRenames(_Logs, CacheRenamed):
-    """Names the cache when it is complete: healthy."""
-
-
-class _KeepsLogs(_LogsAndRenames):
-    """Has several such files: healthy."""
-
-    logs = ("a.txt", "b.txt", "c.txt", "d.txt")
-
-
-def test_a_vain_wait_hides_no_race_at_another_file(records):
-    result = failure_of(lambda folder: _Logs(records, folder), "workers-agree")
-
-    assert result.cause == "reads a file while another worker still writes it"
-    assert "created all.bin, and another opened it" in result.explanation
-
-
-@pytest.mark.parametrize("kind", [_LockedBriefly, slow(_KeepsLogs)])
-def test_a_short_timeout_of_a_lock_is_healthy(records, kind):
-    result = result_of(lambda folder: kind(records, folder), "workers-agree")
+def test_a_short_timeout_of_a_lock_is_healthy(records):
+    result = result_of(lambda folder: _LockedBriefly(records, folder), "workers-agree")
 
     assert result.passed, result.explanation
 

@@ -7,30 +7,21 @@ from pathlib import Path
 import pytest
 from torch.utils.data import DataLoader, get_worker_info
 
-from pytest_dataloader_faults import CheckResult, Contract, Verdict, check_dataset, sweep
-from pytest_dataloader_faults._trial import take_reference
+from pytest_dataloader_faults import CheckResult, Verdict, check_dataset, sweep
 from pytest_dataloader_faults.battery.checking import select_checks
 from pytest_dataloader_faults.battery.checks import CHECKS
 from pytest_dataloader_faults.exceptions import (
     CheckFailedError,
     InvalidArgumentError,
-    UnusableDatasetError,
 )
 from pytest_dataloader_faults.faults import ReadError
 from pytest_dataloader_faults.outcomes import Finding
 from support.corpus.descriptors import Unpacked
-from support.datasets import COUNT, Records, RecordStream, joined, write_records
-from support.judging import judge_trial
+from support.datasets import Records, write_records
 from support.plugin_datasets import Numbers
-from support.results import failure_of
-from support.specimens import BadSample, OpenedOnce, ZerosOnError
-from support.waiting import until
+from support.specimens import BadSample, ZerosOnError
 
 FIRST = "read-error"
-
-
-def _by_name(results):
-    return {each.check: each for each in results}
 
 
 def test_healthy_dataset_gives_one_passed_result_per_check(records):
@@ -57,15 +48,6 @@ def test_selection(only, exclude, expected):
 
 
 @pytest.mark.parametrize(
-    "selection", [{"only": []}, {"only": "pickles", "exclude": "pickles"}, {"exclude": CHECKS}]
-)
-def test_selection_that_leaves_nothing_is_refused(selection, records):
-    """A battery of no checks would pass, and has shown nothing."""
-    with pytest.raises(InvalidArgumentError, match="leave no check to run"):
-        check_dataset(lambda: Records(records), **selection)
-
-
-@pytest.mark.parametrize(
     ("argument", "value", "allowed"),
     [
         ("contract", {"survives": True}, r"must be a Contract\(...\)"),
@@ -78,13 +60,6 @@ def test_selection_that_leaves_nothing_is_refused(selection, records):
 def test_argument_of_the_wrong_kind_is_refused(argument, value, allowed, records):
     with pytest.raises(InvalidArgumentError, match=rf"{argument}=.*{allowed}"):
         check_dataset(lambda: Records(records), **{argument: value})
-
-
-@pytest.mark.parametrize("argument", ["only", "exclude"])
-@pytest.mark.parametrize("value", [3, [[FIRST]]], ids=str)
-def test_names_of_the_wrong_kind_are_refused(argument, value):
-    with pytest.raises(InvalidArgumentError, match=rf"{argument}=.* must be the name of a check"):
-        select_checks(**{argument: value})
 
 
 @pytest.mark.parametrize(
@@ -133,50 +108,6 @@ def test_expected_failure_that_passes_is_raised(records):
 def test_files_that_match_nothing_are_refused(records):
     with pytest.raises(InvalidArgumentError, match=r"files=.*\*\.jpg.* matches nothing.*\.rec"):
         check_dataset(lambda: Records(records), only=FIRST, files="*.jpg")
-
-
-def test_a_broken_promise_is_named(records):
-    result = failure_of(lambda: Records(records), FIRST, contract=Contract(survives=True))
-
-    assert "but the contract promises survives=True" in result.explanation.splitlines()[0]
-    names_file = Contract(names_file=True)
-    sentence = judge_trial(
-        result.outcome, take_reference(lambda: Records(records)), names_file
-    ).sentence
-    assert "names_file" in sentence
-
-
-def test_loader_options_are_used(records):
-    (result,) = check_dataset(
-        lambda: Records(records), only="workers-agree", loader={"num_workers": 1, "batch_size": 2}
-    )
-
-    assert result.outcome.request.loader == {"num_workers": 1, "batch_size": 2}
-    assert result.notes == ()
-    assert {0} == {each.worker for each in result.outcome.workers}
-    assert len(result.outcome.delivered) == COUNT / 2
-
-
-def test_ready_loader_is_used_as_it_is(records):
-    """A factory may return a DataLoader, whose collate function and sampler then count."""
-    results = _by_name(
-        check_dataset(
-            lambda: DataLoader(
-                Records(records), batch_size=3, num_workers=2, shuffle=True, collate_fn=joined
-            ),
-            only=["workers-agree", FIRST],
-        )
-    )
-
-    assert results["workers-agree"].verdict == "survived"
-    assert all(each.is_whole for each in results["workers-agree"].outcome.delivered)
-    assert results[FIRST].verdict == "failed_cleanly"
-
-
-def test_iterable_whose_batches_cannot_be_split_is_refused(records):
-    loader = {"num_workers": 2, "batch_size": 4, "collate_fn": joined}
-    with pytest.raises(UnusableDatasetError, match="cannot be split into samples"):
-        check_dataset(lambda: RecordStream(records), loader=loader)
 
 
 def test_check_that_does_not_apply_has_shown_nothing():
@@ -234,19 +165,6 @@ def test_reproduce_line_repeats_the_trial(records):
     assert repr(result.outcome.schedule[0]) in str(caught.value)
 
 
-def test_handle_opened_for_the_first_sample_is_no_matter_of_other_checks(records):
-    """No check but ``read-before-fork`` touches the dataset before the fork; it says what to do."""
-    only = ["read-before-fork", "workers-agree", FIRST]
-    results = _by_name(check_dataset(lambda: OpenedOnce(records), only=only, on_fail=None))
-
-    failed = [name for name, each in results.items() if each.failed]
-    assert failed == ["read-before-fork"], results[failed[0]].explanation
-    advice = results["read-before-fork"].explanation.splitlines()[1]
-    assert "This check reads one sample in the main process before the workers start" in advice
-    assert "os.getpid()" in advice
-    assert "exclude 'read-before-fork'" in advice
-
-
 @pytest.mark.parametrize(
     ("samples", "reason"),
     [
@@ -262,42 +180,6 @@ def test_samples_without_descriptors_do_not_fail_for_torch(samples, reason):
 
     assert (result.verdict, result.applies, result.failed) == ("not_exercised", False, False)
     assert reason in result.explanation
-
-
-def test_batches_in_any_order_are_matched(records):
-    loader = {"in_order": False, "batch_size": 2, "shuffle": True}
-    (result,) = check_dataset(lambda: Uneven(records), only="workers-agree", loader=loader)
-    assert result.outcome.delivered[0].keys != result.outcome.epochs[0].drawn[0]
-
-
-class Uneven(Records):
-    """Worker 0 waits until the loader has a batch of worker 1.
-
-    Each worker is asked for two batches, and for a third one once the loader has the first.
-    """
-
-    calls = 0
-
-    def __getitem__(self, index):
-        info = get_worker_info()
-        if info is None:
-            return super().__getitem__(index)
-        sent = self.paths[0].parent.with_name(f"sent-{os.getppid()}")
-        if info.id == 0:
-            assert until(sent.exists)
-        elif self.calls == 4:
-            sent.touch()
-        self.calls += 1
-        return super().__getitem__(index)
-
-
-def test_names_file_does_not_hold_for_errors_of_torch(records):
-    """A timeout and a death are told by torch, which knows of no file."""
-    check_dataset(
-        lambda: Records(records),
-        only=["hung-read", "worker-killed"],
-        contract=Contract(names_file=True),
-    )
 
 
 @pytest.mark.parametrize("faults", [ReadError(), []])

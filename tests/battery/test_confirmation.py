@@ -3,7 +3,6 @@
 import os
 import signal
 import sys
-import time
 
 import pytest
 import torch
@@ -18,9 +17,8 @@ from pytest_dataloader_faults.exceptions import (
     FlakyCheckWarning,
     InvalidArgumentError,
 )
-from support.datasets import SIZE, Records, Substitutes
+from support.datasets import SIZE, Records
 from support.specimens import ZerosOnError
-from support.waiting import allowed
 
 CHECK = "read-error"
 
@@ -55,17 +53,6 @@ def _fails_once(records, tmp_path):
     return lambda: ZerosInTheFirstTrial(records, tmp_path / "note")
 
 
-def test_a_failure_is_confirmed(records):
-    (result,) = check_dataset(lambda: ZerosOnError(records), only=CHECK, on_fail=None)
-
-    assert (result.verdict, result.failed, result.reproduced) == ("corrupted", True, True)
-    assert (
-        result.explanation.splitlines()[2] == "  confirmed: 2 of 2 trials failed."
-    )  # After the advice.
-    assert [each.fired > 0 for each in result.trials] == [True, True]
-    assert result.outcome is result.trials[0]
-
-
 def test_a_failure_that_is_not_reproduced_is_a_warning(fails_once):
     with pytest.warns(FlakyCheckWarning, match="flaky: 1 of 3 trials failed"):
         (result,) = check_dataset(fails_once, only=CHECK)
@@ -79,23 +66,6 @@ def test_an_unknown_choice_is_refused(records):
     message = r"flaky='maybe' must be one of \('warn', 'fail'\)"
     with pytest.raises(InvalidArgumentError, match=message):
         check_dataset(lambda: Records(records), flaky="maybe")
-
-
-class Hangs(Substitutes, Records):
-    errors = (OSError,)
-
-    def substitute(self, _index, _error):
-        time.sleep(600)
-
-
-def test_a_hang_is_not_waited_for_twice_at_full_length(records):
-    deadline = allowed(6)
-    (result,) = check_dataset(lambda: Hangs(records), only=CHECK, deadline=deadline, on_fail=None)
-    failed_trial, second = result.trials
-
-    assert (result.verdict, result.failed) == ("hung", True)
-    assert failed_trial.request.deadline == deadline
-    assert 2 <= second.request.deadline < deadline <= failed_trial.duration
 
 
 def test_an_expected_failure_that_comes_and_goes_is_expected(fails_once):
@@ -121,6 +91,7 @@ def test_an_expected_failure_has_to_pass_twice(records):
     )
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:the sweep stopped:RuntimeWarning")
 def test_a_sweep_confirms_too(fails_once, records):
     with pytest.warns(FlakyCheckWarning):
@@ -160,20 +131,6 @@ class WrongOnce(Records):
         return super().__getitem__(index)
 
 
-class WrongOnceAfterAnError(WrongOnce):
-    """Sample 0 is wrong once it could not be read, which is in the recovery pass."""
-
-    def __getitem__(self, index):
-        if index == 0 and self.failed.exists():
-            return super().__getitem__(index)
-        try:
-            return Records.__getitem__(self, index)
-        except OSError:
-            if index == 0:
-                self.failed.touch()
-            raise
-
-
 NO_FAULT = ("two-epochs",)
 
 
@@ -195,13 +152,6 @@ def test_a_result_depends_on_its_own_trials_only(records, tmp_path):
         assert each.cause == "fails intermittently without a fault"
 
 
-def test_a_recovery_pass_has_no_fault(records, tmp_path):
-    (result,) = _fail_once(WrongOnceAfterAnError, records, tmp_path / "mark", "open-error")
-
-    assert (result.verdict, result.reproduced) == ("poisoned", False)
-    assert result.cause == "fails intermittently without a fault"
-
-
 def test_a_dataset_that_dies_by_itself_is_noted(records, tmp_path):
     mark = tmp_path / "mark"
     battery = Battery(lambda: DiesAtTimes(records, mark), Settings(deadline=3))
@@ -212,11 +162,3 @@ def test_a_dataset_that_dies_by_itself_is_noted(records, tmp_path):
     for result in results:
         assert "it also fails without a fault" in result.explanation
         assert "It printed: warning: this library is not fork-safe" in result.explanation
-
-
-def test_a_hang_of_the_fault_is_its_own(records):
-    battery = Battery(lambda: Hangs(records), Settings(deadline=2))
-    results = [run_check(battery, each) for each in (CHECK, "read-error-once")]
-
-    assert {each.verdict for each in results} == {"hung"}
-    assert {each.cause for each in results} == {"sleeps between retries past the deadline"}

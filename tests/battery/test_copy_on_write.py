@@ -7,11 +7,9 @@ import itertools
 import mmap
 import os
 import random
-import re
 import signal
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -23,17 +21,14 @@ from torch.utils.data import (
     DistributedSampler,
     RandomSampler,
     Sampler,
-    SubsetRandomSampler,
 )
 
 from pytest_dataloader_faults import Contract
-from pytest_dataloader_faults._engine.loader import huge_pages
-from pytest_dataloader_faults._engine.system.proc import PAGE, memory_of, unshared_pages
+from pytest_dataloader_faults._engine.system.proc import PAGE, unshared_pages
 from pytest_dataloader_faults.battery.checks.memory import (
     BLOCKS,
     FEWEST_SAMPLES,
     KEEPS,
-    MeasureMemory,
     WorkerMemory,
     block_size,
     growth_of,
@@ -46,7 +41,6 @@ from support.datasets import Records, RecordStream
 from support.facts import EPOCH_1, ordinary, revised
 from support.results import failure_of, result_of
 from support.rows import rows
-from support.samplers import Resumes
 
 
 def total_size(value: Any) -> int:
@@ -97,11 +91,6 @@ class Caches(InMemory):
         return len(self.decode(index))
 
 
-def array(count: int) -> InMemory:
-    """The rows of a NumPy array."""
-    return InMemory(np.arange(count * 175).reshape(count, 175))
-
-
 MIB = 1 << 20
 COUNT = 20_000
 """Samples of 1.4 KiB, 28 MiB in all."""
@@ -112,6 +101,7 @@ _check = functools.partial(result_of, check="copy-on-write")
 _failure = functools.partial(failure_of, check="copy-on-write")
 
 
+@pytest.mark.slow
 def test_what_fills_free_memory_is_kept_and_not_copied() -> None:
     """As after a test that had a large dataset: the worker's cache lands in inherited memory."""
     dropped = [bytes(2000) for _ in range(50_000)]
@@ -124,84 +114,12 @@ def test_what_fills_free_memory_is_kept_and_not_copied() -> None:
     assert len(remaining) == 1000
 
 
+@pytest.mark.slow
 def test_what_workers_share_is_not_found() -> None:
     result = _check(functools.partial(shuffled_texts, COUNT), contract=LIMITED)
 
     assert result.verdict == "survived", result.explanation
     assert not [each for each in result.notes if "every sample" in each]
-
-
-def test_pages_of_a_mapped_file_are_not_copies(tmp_path: Path) -> None:
-    """Pages that are not on the disk yet are dirty, and a worker may be alone in mapping them."""
-    path = tmp_path / "data.npy"
-    np.save(path, np.ones((COUNT, 512)))
-    result = _check(lambda: InMemory(np.load(path, mmap_mode="r")), contract=LIMITED)
-
-    assert result.verdict == "survived", result.explanation
-    assert not [each for each in result.notes if "every sample" in each]
-
-
-def test_less_than_the_limit_is_a_note() -> None:
-    result = _check(functools.partial(texts, COUNT))
-
-    assert result.verdict == "survived", result.explanation
-    assert re.match(
-        # Objects that fill gaps in the memory of the tests before copy more than their size.
-        r"every sample copies 1\.[3-9] KiB .*: (2[6-9]|3\d) MiB in each",
-        result.notes[0],
-    )
-    assert result.sentence == f"{result.notes[0]}."
-
-
-def test_without_the_measurement_there_is_no_verdict(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Disarmed, the check of a dataset that it would find shows nothing."""
-    monkeypatch.setattr(MeasureMemory, "run", lambda *_: None)
-
-    result = _check(functools.partial(texts, COUNT), contract=LIMITED)
-
-    assert not result.applies
-    assert "was not measured" in result.explanation
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(
-    not Path("/sys/kernel/mm/transparent_hugepage/enabled").exists(),
-    reason="this kernel has no transparent huge pages",
-)
-def test_huge_pages_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The dataset is pytest's, so that its memory becomes huge pages in between."""
-    dataset, totals, huge = texts(COUNT), [], []
-    for scopes in (itertools.count(1000), itertools.count(huge_pages._SCOPES_BEFORE)):
-        monkeypatch.setattr(huge_pages, "_scopes", scopes)
-        huge_pages.collapse_memory.cache_clear()
-        result = _failure(lambda: dataset, contract=LIMITED)
-        assert result.verdict == "leaked", result.explanation
-        growth = growth_of(result.outcome.of(WorkerMemory)[0])
-        assert growth is not None
-        totals.append(growth.total)
-        huge.append(memory_of("self", ["AnonHugePages"]))
-
-    assert huge[1] > huge[0]
-    assert totals[1] == pytest.approx(totals[0], rel=0.05)
-
-
-class Reversed(Sampler[int]):
-    """A sampler of a user's, with or without negative indices."""
-
-    def __init__(self, length: int, end: int = 0) -> None:
-        self.indices = range(end + length - 1, end - 1, -1)
-
-    def __iter__(self) -> Any:
-        return iter(self.indices)
-
-
-class Raises(InMemory):
-    """One record cannot be read, and no other check reads it."""
-
-    def __getitem__(self, index: int) -> int:
-        if index == 777:
-            raise ValueError("sample 777 is damaged")
-        return super().__getitem__(index)
 
 
 def _with_sampler(dataset: Dataset[int], sampler: Sampler[int]) -> DataLoader[int]:
@@ -212,46 +130,11 @@ def _for_one_rank(dataset: Dataset[int]) -> DataLoader[int]:
     return _with_sampler(dataset, DistributedSampler(dataset, num_replicas=2, rank=0))
 
 
-def _backwards(data: list[str]) -> DataLoader[int]:
-    """A loader that reads by negative indices only."""
-    return _with_sampler(InMemory(data), Reversed(len(data), end=-len(data)))
-
-
+@pytest.mark.slow
 def test_a_sampler_of_numbers_shows_that_samples_can_be_read_in_a_row() -> None:
     result = _failure(lambda: _for_one_rank(texts(COUNT)), contract=LIMITED)
 
     assert result.verdict == "leaked", result.explanation
-
-
-class Fails(Resumes):
-    """Cannot draw all of an epoch."""
-
-    def __iter__(self) -> Any:
-        yield from self.indices
-        raise ValueError("the list of samples is damaged")
-
-
-def test_samples_that_a_sampler_leaves_out_are_not_read() -> None:
-    sampler = SubsetRandomSampler([number for number in range(2000) if number != 777])
-    result = _check(lambda: _with_sampler(Raises(["x"] * 2000), sampler))
-
-    assert result.applies, result.explanation
-    assert result.verdict == "survived", result.explanation
-
-
-@pytest.mark.parametrize(
-    ("indices", "kind", "reason"),
-    [
-        (range(500), Resumes, "its sampler draws 500 samples"),
-        (range(1500), Fails, "its sampler draws in an epoch is unknown"),
-    ],
-    ids=["few", "fails"],
-)
-def test_a_sampler_whose_epoch_shows_nothing(indices: Any, kind: Any, reason: str) -> None:
-    result = _check(lambda: _with_sampler(array(COUNT), kind(indices)))
-
-    assert not result.applies
-    assert reason in result.explanation
 
 
 @rows(
@@ -271,20 +154,6 @@ def test_indices_of_an_epoch(sampler: Any, count: int) -> None:
 
     assert len(indices) == count
     assert indices == sorted(set(indices))
-
-
-@rows(
-    ("kind", "options", "reason"),
-    [
-        (Raises, {}, "ValueError: sample 777 is damaged"),
-        (_backwards, {}, "other indices than integers from 0 to the length"),
-    ],
-)
-def test_where_it_does_not_apply(kind: Any, options: Any, reason: str) -> None:
-    result = _check(lambda: kind(["x"] * 2000), **options)
-
-    assert not result.applies, result.explanation
-    assert reason in result.explanation
 
 
 def test_streams_and_small_datasets_cost_no_trial(records: Any) -> None:

@@ -1,15 +1,9 @@
 """The checks of threads that do not start and of allocations that fail."""
 
 import functools
-import gc
-import queue
 import signal
-import threading
-from concurrent.futures import ThreadPoolExecutor
-from typing import Any
 
 import pytest
-import torch
 
 from pytest_dataloader_faults._engine import explain_missing_engine
 from pytest_dataloader_faults._settings import Settings
@@ -24,7 +18,6 @@ from pytest_dataloader_faults.outcomes.judge.causes import (
     likely_cause,
 )
 from pytest_dataloader_faults.outcomes.stages import DONE, START
-from support.corpus.memory import Decodes
 from support.corpus.threads import (
     KeepsThread,
     ReadsInPool,
@@ -32,49 +25,13 @@ from support.corpus.threads import (
 from support.datasets import Records
 from support.facts import EPOCH_1, fired, map_reference, ordinary, raised, revised
 from support.judging import judge_trial
-from support.results import failure_of, result_of
+from support.results import result_of
 from support.rows import rows
 
 pytestmark = pytest.mark.skipif(
     bool(explain_missing_engine()), reason=str(explain_missing_engine())
 )
 NAME = "thread-exhaustion"
-NO_START = "its workers start no thread or process while they make batches"
-
-
-class UsesOpenMp(Records):
-    """Gives torch several threads in each worker."""
-
-    threads = 2
-
-    def __getitem__(self, index: int) -> Any:
-        torch.set_num_threads(self.threads)
-        value = float(self.paths[index].read_bytes()[0])
-        return torch.full((1 << 20,), value).sqrt_().sum()
-
-
-class UsesOneThread(UsesOpenMp):
-    """Leaves torch the one that it has in workers."""
-
-    threads = 1
-
-
-@pytest.mark.slow
-def test_a_library_that_ends_the_worker(records):
-    loader = {"num_workers": 1, "batch_size": 4}
-    result = failure_of(functools.partial(UsesOpenMp, records), NAME, loader=loader)
-
-    assert result.verdict == "failed_unclearly"
-    assert result.cause == OF_LIBRARY.phrase
-    assert "OMP_NUM_THREADS=1" in result.explanation
-    assert "libgomp: Thread creation failed" in result.explanation
-
-
-def test_a_dataset_without_threads_is_left_out(records):
-    result = result_of(functools.partial(UsesOneThread, records), NAME)
-
-    assert not result.applies
-    assert NO_START in result.explanation
 
 
 def test_each_worker_starts_several(records):
@@ -142,58 +99,6 @@ def test_the_cause_follows_from_the_facts(epoch, facts, verdict, cause):
 
 
 MEMORY = "memory-exhaustion"
-
-
-class InThread(Decodes):
-    """Decodes in a thread, whose error reaches the loader: healthy."""
-
-    pool: Any = None
-
-    def __getitem__(self, index: int) -> Any:
-        self.pool = self.pool or ThreadPoolExecutor(2)
-        return self.pool.submit(super().__getitem__, index).result()
-
-
-class Retry(Decodes):
-    """Frees memory, and tries again: healthy."""
-
-    def __getitem__(self, index: int) -> Any:
-        for _ in range(3):
-            try:
-                return super().__getitem__(index)
-            except MemoryError:
-                gc.collect()
-        return super().__getitem__(index)
-
-
-class LostThread(Decodes):
-    """Its thread ends at the first error, and the worker waits for it."""
-
-    thread: Any = None
-
-    def __getitem__(self, index: int) -> Any:
-        if self.thread is None:
-            self.requests, self.results = queue.Queue(), queue.Queue()
-            self.thread = threading.Thread(target=self.run, daemon=True)
-            self.thread.start()
-        self.requests.put(index)
-        return self.results.get()
-
-    def run(self) -> None:
-        while True:
-            self.results.put(super().__getitem__(self.requests.get()))
-
-
-def test_a_dataset_that_waits_for_its_thread_hangs(records):
-    result = failure_of(lambda: LostThread(records), MEMORY, deadline=2)
-    assert (result.verdict, result.cause) == ("hung", "waits forever"), result.explanation
-
-
-@pytest.mark.parametrize("twin", [InThread, Retry])
-def test_a_dataset_that_raises_the_error_passes(records, twin):
-    result = result_of(lambda: twin(records), MEMORY)
-    assert result.passed, result.explanation
-    assert all(trial.fired for trial in result.trials)
 
 
 def test_it_applies_to_datasets_that_allocate_much(records):

@@ -3,6 +3,8 @@
 import sys
 import types
 
+import pytest
+
 from pytest_dataloader_faults import check_dataset
 from support.datasets import Records
 from support.results import failure_of
@@ -21,6 +23,7 @@ def _verdicts(kind, records, loader, **options):
     return {each.check: (each.verdict, each.passed) for each in results if each.applies}
 
 
+@pytest.mark.slow
 def test_few_verdicts_are_those_of_forked_workers(records):
     expected = dict.fromkeys(("open-error", "truncated-file"), "it returns zeros")
     assert _verdicts(ZerosOnError, records, SERVED, only=FEW, expected_failures=expected) == {

@@ -1,7 +1,6 @@
 """What grows with each epoch is told from what merely settles."""
 
 import ctypes
-import os
 from dataclasses import replace
 
 import pytest
@@ -20,9 +19,8 @@ from pytest_dataloader_faults.outcomes.stages import DONE, Phase, Stage
 from support.applicability import refusal_of
 from support.datasets import Records
 from support.facts import EPOCH_1, ordinary, revised
-from support.infinite_loaders import Lazy, infinite
 from support.refusals import missing_parts
-from support.results import failure_of, result_of
+from support.results import result_of
 from support.rows import slow
 from support.specimens import TornCache
 from support.troublemakers import Slow
@@ -38,18 +36,6 @@ _memset.argtypes = (ctypes.c_void_p, ctypes.c_int, ctypes.c_size_t)
 def _check(make_dataset, result=result_of, **options):
     """The result, with time for as many epochs on a busy machine as on an idle one."""
     return result(make_dataset, GROWTH, deadline=allowed(DEADLINE), **options)
-
-
-class KeepsPipes(Records):
-    """Makes a pipe per sample, which has no name."""
-
-    def __init__(self, folder):
-        super().__init__(folder)
-        self.kept = []
-
-    def __getitem__(self, index):
-        self.kept.append(os.pipe())
-        return super().__getitem__(index)
 
 
 class Cached(Records):
@@ -80,12 +66,6 @@ def test_what_settles_is_no_growth(healthy, records):
     assert result.passed, result.explanation
     processes = {each.process for each in result.outcome.footprints}
     assert processes == {"loader", "worker 0", "worker 1"}
-
-
-def test_growth_behind_a_loader_that_keeps_its_iterator(records):
-    result = _check(lambda: infinite(Lazy, KeepsPipes(records)), failure_of)
-    assert "leaked" == result.verdict
-    assert "more descriptors in worker 0 (pipe)" in result.sentence
 
 
 def _grown(epochs):
@@ -127,6 +107,7 @@ def test_few_epochs_show_nothing_where_time_ended_them(epochs, changes, says):
     assert says is None or refusal.reason.startswith(says)
 
 
+@pytest.mark.slow
 def test_the_other_parts_apply_if_there_is_only_time_for_few_epochs(records):
     result = result_of(lambda: Slow(records, 16, 0.1), GROWTH, deadline=6)
 

@@ -1,27 +1,20 @@
 """Indices, ``__getitems__`` and attributes of any kind: the loader looks at what torch looks at."""
 
-import random
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader
 
 from pytest_dataloader_faults import check_dataset
 from pytest_dataloader_faults._trial.samples.draws import name_of
 from support.datasets import Records
 from support.odd_datasets import (
-    COUNT,
-    InWorkersOnly,
-    LyingDict,
-    NamedLikeLoaders,
     Stream,
-    Strict,
-    StrictStream,
     plain_loop,
 )
-from support.odd_indices import KINDS, AnyIndex, Cut, Silent, Sized, Window, mixed, number_of
+from support.odd_indices import KINDS, AnyIndex, Cut, Silent, Sized, Window, mixed
 from support.results import failure_of, result_of
 from support.rows import rows, slow
 
@@ -137,85 +130,6 @@ def test_indices_of_every_kind(size):
     assert _run_checks(make).verdict == "survived"
 
 
-_SYSTEM = random.SystemRandom()
-
-
-class Shuffled:
-    """Never draws the same again, from more than a battery looks at, and has no length."""
-
-    def __init__(self, size: int) -> None:
-        self.size = size
-
-    def __iter__(self) -> Any:
-        for _ in range(400):
-            yield [self._one() for _ in range(self.size)]
-
-    def _one(self) -> Any:
-        kind = _SYSTEM.choice(["int", "slice", "cut", "window", "array"])
-        return KINDS[kind](_SYSTEM.randrange(99))
-
-
-def test_epochs_request_what_the_fault_free_run_requested():
-    """This sampler never draws the same again, so nothing else could be compared."""
-    result = _run_checks(_loader(AnyIndex(), batch_sampler=Shuffled(2)), "two-epochs")
-    drawn = [{name for names in epoch.drawn for name in names} for epoch in result.outcome.epochs]
-
-    assert result.verdict == "survived"
-    assert len(set.intersection(*drawn)) > len(set.union(*drawn)) / 2
-
-
-class Keys(AnyIndex):
-    """Gets a key of its own for a batch."""
-
-    def __getitems__(self, key: Any) -> Any:
-        return [torch.full((8,), number_of(key) + each) for each in range(3)]
-
-
-def test_batches_that_are_no_lists():
-    make = _loader(Keys(), batch_sampler=[slice(0, 3), slice(3, 6)])
-
-    assert _run_checks(make, "read-before-fork").verdict == "survived"
-
-
-class FromFiles(Dataset[Any]):
-    """Reads a file for each index; *substitutes*: gives zeros for one that cannot be read."""
-
-    def __init__(self, folder: Any, *, substitutes: bool = False) -> None:
-        self.paths = sorted(folder.iterdir())
-        self.substitutes = substitutes
-
-    def __getitem__(self, index: Any) -> Any:
-        try:
-            return torch.tensor(list(self.paths[number_of(index)].read_bytes()))
-        except OSError:
-            if self.substitutes:
-                return torch.zeros(64, dtype=torch.int64)
-            raise
-
-
-def test_a_fault_hits_a_sample_of_any_index(records):
-    options = {"sampler": mixed(8, "cut"), "batch_size": None}
-    broken = _loader(FromFiles(records, substitutes=True), **options)
-    result = failure_of(broken, "read-error")
-    assert result.verdict == "corrupted"
-    sentence = result.explanation.splitlines()[0]
-    assert [name for name in map(name_of, mixed(8, "cut")) if repr(name) in sentence]
-
-
-class Random(AnyIndex):
-    """Augments without a seed of its own."""
-
-    def __getitem__(self, index: Any) -> Any:
-        return super().__getitem__(index) + torch.rand(1)
-
-
-def test_random_samples_of_any_plain_index():
-    indices = mixed(4, "pair", "slice", "list", "array", "str", "sized")
-    result = _run_checks(_loader(Random(), sampler=indices, batch_size=2))
-    assert result.verdict == "survived"
-    assert result.outcome.comparison.seeded is not None
-
-
 @rows(
     ("index", "name"),
     [
@@ -254,6 +168,7 @@ def _verdicts(dataset: Any, folder: Any, loader: Any, *checks: str) -> list[str]
     return [each.verdict for each in results]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("dataset", "loader"),
     [
@@ -279,16 +194,16 @@ def _verdict(dataset, **options):
     return _run_checks(dataset, **options).verdict
 
 
-@pytest.mark.parametrize("make", [NamedLikeLoaders, Strict, LyingDict])
-def test_a_dataset_that_torch_takes(make):
-    """The record has all of them."""
-    assert len(plain_loop(make(), batch_size=4, num_workers=2)) == COUNT // 4
-    assert _verdict(make) == "survived"
-
-
-@pytest.mark.parametrize("make", [StrictStream, InWorkersOnly])
-def test_a_stream_that_torch_takes(make):
-    assert _verdict(make) == "survived"
+@pytest.mark.parametrize(
+    ("entry", "kind", "is_ready"),
+    [(_verdict, odd_datasets.Raising, True), (run_trial, odd_datasets.RaisingDataset, False)],
+)
+def test_a_dataset_whose_class_raises(kind, is_ready, entry):
+    with pytest.raises(LookupError, match="not __class__"):
+        plain_loop(kind(), num_workers=1)
+    message = rf"class of a {kind.__name__}, .*LookupError\('not __class__'\) at .*odd_datasets.py"
+    with pytest.raises(UnusableDatasetError, match=message):
+        entry(kind() if is_ready else kind)
 
 
 def test_a_stream_whose_last_samples_are_dropped():

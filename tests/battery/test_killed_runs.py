@@ -13,9 +13,7 @@ from torch.utils.data import Dataset
 
 from pytest_dataloader_faults import check_dataset
 from pytest_dataloader_faults._settings import Settings
-from pytest_dataloader_faults._trial import process_group
 from pytest_dataloader_faults.battery.batteries import Batteries
-from pytest_dataloader_faults.exceptions import UnusableDatasetError
 from support.datasets import Records
 
 
@@ -75,8 +73,6 @@ ONE_WORKER = {"num_workers": 1, "batch_size": 4}
 BEFORE_INIT, OF_RANKS = "missing-file", "rank-stops"
 FAULT_FREE = 2
 """The second call. The first is for the reference."""
-OF_REFERENCES, OF_EPOCH = 3, 5
-"""The first call of two ranks for their references, and for their epoch without a fault."""
 
 pytestmark = pytest.mark.filterwarnings(
     "ignore::pytest_dataloader_faults.exceptions.FlakyCheckWarning"
@@ -92,29 +88,6 @@ def _killed(records, tmp_path):
 def _check(make_dataset, only, **options):
     results = check_dataset(make_dataset, only=only, on_fail=None, loader=ONE_WORKER, **options)
     return results[0] if isinstance(only, str) else results
-
-
-@pytest.mark.slow  # The other rank waits for a minute.
-@pytest.mark.timeout(600)
-def test_a_rank_that_is_killed_before_it_joins_the_others_is_repeated(
-    records, tmp_path, monkeypatch
-):
-    """The other one cannot form a process group, which is no fault of the environment."""
-    log, number = tmp_path / "joins", 4
-    form_group = process_group._init
-
-    def form_group_or_die(rank, store, name):
-        with log.open("ab") as file:
-            file.write(b"x")
-            file.flush()
-            if name == "harness" and rank.size > 1 and file.tell() == number:
-                os.kill(os.getpid(), signal.SIGKILL)
-        form_group(rank, store, name)
-
-    monkeypatch.setattr(process_group, "_init", form_group_or_die)
-    result = _check(lambda: Records(records), OF_RANKS, ranks=2)
-    assert log.stat().st_size > number
-    assert (result.verdict, result.applies) == ("failed_cleanly", True), result.explanation
 
 
 def test_a_run_in_which_a_worker_is_killed_is_repeated(killed):
@@ -143,30 +116,6 @@ def test_the_epoch_that_was_killed_is_a_trial_of_workers_agree(killed):
     assert (agree.verdict, agree.failed, agree.reproduced) == ("crashed", False, False)
     assert "flaky: 1 of 3 trials failed" in agree.explanation
     assert (error.verdict, error.outcome.request.loader["num_workers"]) == ("failed_cleanly", 1)
-
-
-def test_a_trial_that_was_killed_does_not_show_that_a_check_does_not_apply(killed):
-    result = _check(killed([FAULT_FREE + 1]), "short-read")
-
-    assert (result.verdict, result.applies, result.reproduced) == ("crashed", True, False)
-
-
-def test_a_rank_that_is_killed_twice_is_named(killed):
-    calls = [OF_EPOCH, OF_EPOCH + 2]
-    agree, error = _check(killed(calls), ["ranks-agree", OF_RANKS], ranks=2)
-
-    for result in (agree, error):
-        assert (result.verdict, result.failed) == ("crashed", True)
-        assert "rank " in result.sentence
-        assert "SIGKILL" in result.sentence
-    assert "confirmed: 2 of 2 trials failed" in agree.explanation
-    assert f"{OF_RANKS} was not run" in error.explanation
-
-
-@pytest.mark.slow
-def test_the_reference_of_a_rank_that_is_killed_twice_is_no_reference(killed):
-    with pytest.raises(UnusableDatasetError, match=r"rank \d: .* died \(signal 9 \(SIGKILL\)"):
-        _check(killed([OF_REFERENCES, OF_REFERENCES + 2]), OF_RANKS, ranks=2)
 
 
 @pytest.fixture(name="run_check")

@@ -2,11 +2,13 @@
 
 import os
 
+import pytest
+
 from pytest_dataloader_faults import Contract, run_trial
 from pytest_dataloader_faults._trial import take_reference
 from pytest_dataloader_faults.faults import ListingOrder
 from support.corpus.listings import LabeledByPlace
-from support.datasets import COUNT, SIZE, Records, RecordStream
+from support.datasets import COUNT, SIZE, Records
 from support.judging import judge_trial
 from support.results import failure_of, result_of
 
@@ -32,13 +34,6 @@ class Scans(Records):
         return (folder / os.listdir(folder)[index]).read_bytes()
 
 
-class Named(Records):
-    """A dataset that knows its files without a listing."""
-
-    def __init__(self, folder):
-        self.paths = [folder / f"{number:02}.rec" for number in range(COUNT)]
-
-
 def test_a_contract_allows_another_order(records):
     contract = Contract(may_reorder=True)
     result = result_of(lambda: AsListed(records), LISTING_ORDER, contract=contract)
@@ -46,12 +41,6 @@ def test_a_contract_allows_another_order(records):
     assert "every sample was delivered, some under another index" in result.sentence
     pairs = failure_of(lambda: LabeledByPlace(records), LISTING_ORDER, contract=contract)
     assert pairs.verdict == "corrupted"
-
-
-def test_it_applies_to_datasets_that_have_indices(records):
-    result = result_of(lambda: RecordStream(records), LISTING_ORDER)
-    assert not result.applies
-    assert "the samples of a stream have no index" in result.explanation
 
 
 def test_a_folder_with_one_entry_has_no_order(tmp_path):
@@ -72,6 +61,7 @@ def test_a_random_order_is_the_same_in_each_process(records):
     assert first == second
 
 
+@pytest.mark.slow
 def test_a_rank_with_another_order_reads_the_samples_of_others(records):
     """Some are read twice and others never, which no contract allows."""
     options = {"ranks": 2, "contract": Contract(may_reorder=True)}
@@ -81,9 +71,3 @@ def test_a_rank_with_another_order_reads_the_samples_of_others(records):
         row for rank in result.outcome.ranks for each in rank.delivered for row in each.digests
     ]
     assert len(set(delivered)) < len(delivered) == COUNT
-
-
-def test_ranks_that_list_no_folder(records):
-    result = result_of(lambda: Named(records), LISTING_ORDER, ranks=2)
-    assert not result.applies
-    assert "neither its constructor nor its workers list a folder" in result.explanation

@@ -8,9 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import lmdb
 import pytest
-import torch
 
 from pytest_dataloader_faults import run_trial
 from pytest_dataloader_faults._engine import explain_missing_engine
@@ -27,8 +25,6 @@ from pytest_dataloader_faults.outcomes import (
 )
 from support.corpus.locks import (
     LocksByLibrary,
-    RetriesHdf5,
-    WaitsForOtherJob,
 )
 from support.datasets import Records
 from support.facts import EPOCH_1, ordinary, revised
@@ -48,25 +44,6 @@ def _verdicts(result):
     (line,) = [each for each in result.explanation.splitlines() if "tried: " in each]
     tried = line.partition("tried: ")[2].rstrip(".").split("; ")
     return {title: verdict.rstrip(")") for title, verdict in (each.split(" (") for each in tried)}
-
-
-class ReadsLmdb(Records):
-    """Opens the environment for each record; with *lock*, it registers as a reader."""
-
-    def __init__(self, folder: Path, *, lock: bool) -> None:
-        super().__init__(folder)
-        self.path, self.lock = str(folder.parent / "records.mdb"), lock
-        if not Path(self.path).exists():
-            with lmdb.open(self.path, subdir=False) as env, env.begin(write=True) as transaction:
-                for number, path in enumerate(self.paths):
-                    transaction.put(b"%d" % number, path.read_bytes())
-
-    def __getitem__(self, index: int) -> Any:
-        with (
-            lmdb.open(self.path, subdir=False, readonly=True, lock=self.lock) as env,
-            env.begin() as transaction,
-        ):
-            return torch.tensor(list(transaction.get(b"%d" % index)))
 
 
 class KeepsLock(Records):
@@ -96,24 +73,14 @@ def test_workers_that_lock_each_other_out_are_a_cause(records):
     assert "?mode=ro" in result.explanation
 
 
-def test_lmdb_waits_for_a_job_that_is_opening_the_same_file(records):
-    result = result_of(functools.partial(ReadsLmdb, records, lock=True), CHECK)
-
-    assert _verdicts(result) == {HELD: "survived", LACKING: "failed_cleanly"}
-
-
 class WaitsAMinute(LocksByLibrary):
     """Waits for a lock as long as people do who limit the wait: healthy."""
 
     timeout = 60
 
 
-@pytest.mark.parametrize(
-    "kind",
-    [WaitsAMinute, RetriesHdf5],
-)
-def test_a_wait_for_another_job_is_sound(records, kind):
-    make = functools.partial(kind, records)
+def test_a_wait_for_another_job_is_sound(records):
+    make = functools.partial(WaitsAMinute, records)
     outcome = run_trial(make, LockError("*", seconds=1.0))
     assert outcome.fired
     assert judge_trial(outcome, take_reference(make)).verdict == "survived"
@@ -145,6 +112,7 @@ class NotesAnyway(NotesIfFree):
     writes_anyway = True
 
 
+@pytest.mark.slow
 def test_a_lock_that_workers_refuse_each_other_still_protects_its_file(records):
     result = failure_of(lambda folder: NotesAnyway(records, folder), CHECK)
     assert result.sentence == "a worker wrote seen.txt, but could not lock it."
@@ -182,35 +150,6 @@ def test_locks_of_a_constructor(records):
     assert _verdicts(result) == {HELD: "survived", LACKING: "failed_cleanly"}
     result = failure_of(lambda cache: WritesAnyway(records, cache), CHECK)
     assert result.sentence == "the main process wrote index, but could not lock index.lock."
-
-
-class LocksAsItReads(Records):
-    """Reads each sample under a lock on a data file, which ends when that is closed: healthy."""
-
-    def __getitem__(self, index: int) -> Any:
-        with open(self.paths[0], "rb") as file:
-            fcntl.flock(file, fcntl.LOCK_EX)
-            return super().__getitem__(index)
-
-
-def test_a_lock_that_the_main_process_has_released(records):
-    result = result_of(lambda: LocksAsItReads(records), "read-before-fork")
-    assert result.verdict == "survived", result.explanation
-
-
-class RefusesAtFirst(WaitsForOtherJob):
-    """Its constructor raises the error, which hides what its workers do."""
-
-    def __init__(self, folder: Path) -> None:
-        super().__init__(folder)
-        with open(self.lock, "ab") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-
-
-def test_the_constructor_does_not_hide_the_locks_of_workers(records):
-    result = failure_of(functools.partial(RefusesAtFirst, records), CHECK, deadline=2)
-    assert (result.verdict, result.cause) == ("hung", "keeps waiting after a file lock is released")
-    assert "Give up after a few attempts" not in result.explanation
 
 
 @rows(

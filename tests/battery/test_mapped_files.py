@@ -9,7 +9,7 @@ import torch
 from pytest_dataloader_faults import check_dataset
 from support.datasets import SIZE
 from support.results import failure_of
-from support.specimens import OpensAgain, Packed, SharedHandle
+from support.specimens import Packed, SharedHandle
 
 CHECK = "closed-descriptor"
 
@@ -94,12 +94,3 @@ def test_a_mapping_of_a_worker_is_cut_off_and_closed(records):
 
     assert (cut.applies, cut.outcome.fired > 0) == (True, True)
     assert (closed.passed, closed.outcome.fired > 0) == (True, True)
-
-
-def test_a_fork_server_exercises_what_is_opened_at_the_first_sample(records):
-    loader = {"multiprocessing_context": "forkserver", "num_workers": 1}
-    (result,) = check_dataset(lambda: OpensAgain(records), only="open-error", loader=loader)
-    (forked,) = check_dataset(lambda: OpensAgain(records), only="open-error")
-
-    assert (result.verdict, result.outcome.fired > 0) == ("failed_cleanly", True)
-    assert not forked.applies

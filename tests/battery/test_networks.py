@@ -7,40 +7,32 @@ import signal
 import socket
 import ssl
 import tarfile
-import threading
 from collections import Counter
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-import filelock
 import pytest
 import torch
 from torch.utils.data import Dataset, get_worker_info
 
-from pytest_dataloader_faults import Verdict, run_trial, sweep
-from pytest_dataloader_faults.exceptions import CheckFailedError
-from pytest_dataloader_faults.faults import ConnectError, ReadError
+from pytest_dataloader_faults import Verdict, run_trial
+from pytest_dataloader_faults.faults import ReadError
 from pytest_dataloader_faults.outcomes import Pass, WorkerDeath
 from pytest_dataloader_faults.outcomes.judge.causes import ERROR_PAGE
 from pytest_dataloader_faults.outcomes.judge.sharing import connection_cause
 from pytest_dataloader_faults.outcomes.stages import SharedConnection
-from support.corpus.network import Served, served
 from support.facts import EIO, EPOCH_1, fired, ordinary, revised
 from support.network_datasets import (
     BlamesFile,
     ByConnection,
     ByHttp,
-    FromShards,
     OfItsLength,
-    RemembersMissing,
     RepeatsSample,
-    RetriesOnce,
     RetriesThrice,
     SkipsMissing,
     TakesItsFirstBytes,
     UnderLock,
-    ZerosOnError,
     answer_squares,
     write_samples,
 )
@@ -102,10 +94,7 @@ LATE = "503 after a few requests"
     ("kind", "verdicts"),
     [
         (RetriesThrice, {"404": "failed_cleanly", LATE: "failed_cleanly"}),
-        # A worker that requests one shard has no earlier sample.
-        (FromShards, {"404": "failed_cleanly"}),
         (SkipsMissing, {"404": "survived", LATE: "failed_cleanly"}),
-        (RemembersMissing, {"404": "failed_cleanly", LATE: "failed_cleanly"}),
     ],
 )
 def test_error_pages(kind, verdicts, url):
@@ -127,7 +116,6 @@ def _verdicts(result):
     [
         (TakesItsFirstBytes, "http-error", ERROR_PAGE.phrase),
         (RepeatsSample, "http-error", "returns a substitute for an unreadable sample"),
-        (RepeatsSample, "connection-error", "returns a substitute for an unreadable sample"),
     ],
 )
 def test_defects_of_clients(kind, check, cause, url):
@@ -136,6 +124,7 @@ def test_defects_of_clients(kind, check, cause, url):
     assert (result.verdict, result.cause) == ("corrupted", cause), result.explanation
 
 
+@pytest.mark.slow
 def test_a_false_reason_is_found(url):
     result = failure_of(functools.partial(BlamesFile, url), "http-error")
     assert "failed_unclearly" == result.verdict
@@ -203,85 +192,9 @@ class Numbers(Dataset):
         """What it says for each sample."""
 
 
-class Session(Numbers):
-    """Asks over a connection from before the fork, and over others for nothing."""
-
-    def __init__(self, address):
-        super().__init__(address)
-        self.lock = threading.Lock()
-        self.other = socket.create_connection(address)
-
-    def _talk(self, index):
-        socket.create_connection(self.address).close()
-        with self.lock:
-            self.other.sendall(b"?")
-
-
-class Listens(Numbers):
-    """Has a thread that listens for what a server greets with, and for what never comes."""
-
-    def _talk(self, index):
-        if self.other is None:
-            self.other = socket.create_connection(self.address)
-            threading.Thread(target=read_all, args=(self.other,), daemon=True).start()
-        with socket.create_connection(self.address, timeout=30) as connection:
-            connection.recv(10)
-
-
 def _greet(connection):
     connection.sendall(b"welcome\n")
     read_all(connection)
-
-
-def test_a_server_that_never_answers_has_no_answer_to_hold_back():
-    with tcp_server(read_all) as address:
-        result = result_of(lambda: Session(address), "hung-read")
-    assert (result.applies, result.failed) == (False, False)
-    assert "no server responded" in result.explanation
-
-
-def test_a_thread_that_listens_does_not_hang_the_dataset():
-    with tcp_server(_greet) as address:
-        result = result_of(lambda: Listens(address), "hung-read")
-    assert result.passed, result.explanation
-    assert result.outcome.fired
-
-
-class Patient(Numbers):
-    """Has a limit of minutes."""
-
-    def _talk(self, index):
-        with socket.create_connection(self.address, timeout=300) as connection:
-            connection.recv(10)
-
-
-class Wrong(Patient):
-    """Raises an error that tells nothing, at a limit of its own."""
-
-    def _talk(self, index):
-        try:
-            with socket.create_connection(self.address, timeout=0.2) as connection:
-                connection.recv(10)
-        except TimeoutError:
-            message = "no luck"
-            raise ValueError(message) from None
-
-
-def test_a_timeout_that_was_not_reached_is_noted():
-    """The dataset passes since the loader gave up, so nobody saw what the dataset does."""
-    with tcp_server(_greet) as address:
-        result = result_of(lambda: Patient(address), "hung-read")
-    assert result.passed, result.explanation
-    assert "so that timeout was not tested" in result.notes[-1]
-    assert result.notes[-1] in result.explanation
-
-
-def test_advice_for_a_time_limit_is_for_those_without():
-    with tcp_server(_greet) as address:
-        result = failure_of(lambda: Wrong(address), "hung-read")
-    assert "failed_unclearly" == result.verdict
-    assert "timeout=30" not in result.explanation
-    assert "include the server's address" in result.explanation
 
 
 class Alarmed(Numbers):
@@ -309,34 +222,6 @@ def test_a_hidden_timeout_is_waited_for():
     assert result.passed, result.explanation
     assert "no answer in time" in result.outcome.exception.text
     assert (True, 1) == (result.reproduced, len(result.trials))
-
-
-def test_globs_of_files_leave_connections_alone(url):
-    address = f"tcp{url.removeprefix('http')}"
-    result = failure_of(lambda: ZerosOnError(url), "connection-error", files=address)
-    assert address == result.outcome.schedule[0].path
-
-
-@pytest.mark.slow
-def test_sweep_lets_connections_fail(url):
-    with pytest.raises(CheckFailedError, match="ConnectError"):
-        sweep(lambda: ZerosOnError(url), faults=[ConnectError()])
-    results = sweep(lambda: RetriesOnce(url), loader={"num_workers": 1, "batch_size": 8}, samples=2)
-    kinds = {each.check.partition("(")[0] for each in results}
-    assert kinds == {"ConnectError", "ConnectionReset"}
-
-
-class ReadsBoth(Served):
-    """Reads a record from a file, and the same from a server, with a timeout: healthy."""
-
-    def __getitem__(self, index):
-        return super().__getitem__(index), self.paths[index].read_bytes()
-
-
-def test_files_and_connections_hang_apart(records, tmp_path):
-    with served(records, tmp_path):
-        result = result_of(lambda: ReadsBoth(records), "hung-read")
-    assert _verdicts(result) == dict.fromkeys(("files", "connections"), "failed_cleanly")
 
 
 CHECK, CONNECTION = "workers-agree", "uses a connection that was opened before the fork"
@@ -383,23 +268,7 @@ class OnlyReports(AtFork):
         return index
 
 
-class InOneWorker(AtFork):
-    """Uses the connection in the first worker only: healthy."""
-
-    def __getitem__(self, index: int) -> Any:
-        info = get_worker_info()
-        return (index, index**2) if info and info.id else super().__getitem__(index)
-
-
-class UnderFileLock(AtFork):
-    """Uses the connection while it has locked a file, for which it waits briefly: healthy."""
-
-    def __getitem__(self, index: int) -> Any:
-        with filelock.FileLock(self.paths[0].parent.parent / "lock", timeout=0.3):
-            return super().__getitem__(index)
-
-
-@pytest.mark.parametrize("make", [OnlyReports, InOneWorker, UnderLock, UnderFileLock])
+@pytest.mark.parametrize("make", [OnlyReports, UnderLock])
 def test_a_connection_that_no_other_worker_disturbs_is_healthy(records, make):
     """Nobody waits for an answer, or nobody else sends while a worker does."""
     with tcp_server(read_all if make is OnlyReports else answer_squares) as address:

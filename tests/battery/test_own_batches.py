@@ -1,41 +1,26 @@
 """Batches that a dataset or its collate function makes as it likes."""
 
-import random
 import re
 from functools import partial
 
 import pytest
 import torch
-from torch.utils.data import DataLoader, IterableDataset, get_worker_info
+from torch.utils.data import DataLoader
 from torch.utils.data._utils import fetch
 
 from pytest_dataloader_faults import check_dataset, run_trial
-from pytest_dataloader_faults.exceptions import CheckFailedError, UnusableDatasetError
-from pytest_dataloader_faults.faults import ReadError
+from pytest_dataloader_faults.exceptions import UnusableDatasetError
 from pytest_dataloader_faults.outcomes.judge.expected import divide
-from pytest_dataloader_faults.search import replay
 from support.datasets import Records, RecordStream
 from support.own_batches import (
-    ForSecondOfSoMany,
-    ForSoManyLeavingOut,
     ForSoManyWorkers,
-    Framed,
-    FramedBackwards,
-    InWorkersOnly,
     InWorkersOnlyLeavingOut,
-    LeavesOutWithMetadata,
     LeavesOutWithSource,
-    LosesShards,
     LosesShuffledShards,
     OpenedByInit,
-    OpenedByInitOnce,
     OwnBatches,
     ShuffledBatches,
-    WithMetadata,
-    WithSource,
-    ZerosForShards,
     mixed_up,
-    open_and_read,
     open_handles,
     over_own_batches,
     pairs,
@@ -53,7 +38,6 @@ def _results(make, *names, **options):
 
 
 SURVIVES, FAILS = {"workers-agree": "survived"}, {"read-error": "failed_cleanly"}
-CUT = {"truncated-file": "failed_cleanly"}
 FAILS_EARLY = {"missing-file": "failed_cleanly"}
 LISTS = {"collate_fn": with_list_of_metadata, "batch_size": 4}
 PAIRED = {"collate_fn": pairs, "batch_size": 4}
@@ -63,15 +47,9 @@ CORRUPTED, MISSING = {"read-error": "corrupted"}, {"read-error": "corrupted.*mis
 @pytest.mark.parametrize(
     ("dataset", "loader", "expected"),
     [
-        (WithMetadata, {}, SURVIVES),
-        slow(LeavesOutWithMetadata, {}, MISSING),
-        slow(WithSource, LISTS, FAILS),
-        (LeavesOutWithSource, LISTS, SURVIVES | CORRUPTED),
-        (InWorkersOnly, {}, SURVIVES | FAILS | FAILS_EARLY),
-        (InWorkersOnlyLeavingOut, {}, MISSING),
+        slow(LeavesOutWithSource, LISTS, SURVIVES | CORRUPTED),
+        slow(InWorkersOnlyLeavingOut, {}, MISSING),
         (ForSoManyWorkers, {}, SURVIVES | {"pickles": "survived"} | FAILS | FAILS_EARLY),
-        slow(ForSecondOfSoMany, {}, SURVIVES),
-        (Records, PAIRED, CUT),
         (ZerosOnError, PAIRED, CORRUPTED),
     ],
 )
@@ -103,22 +81,6 @@ def test_a_handle_that_worker_init_fn_opens(file):
     assert "failed_cleanly" == failed.verdict
 
 
-def test_only_what_workers_read_later_can_recover(file):
-    """Torch calls ``worker_init_fn`` once, so no worker need recover from its error."""
-    loader = {**_OPENED, "worker_init_fn": open_and_read}
-    (read,) = _results(partial(OpenedByInitOnce, file), "read-error-once", loader=loader)
-
-    assert "poisoned" == read.verdict, read.explanation
-
-
-def test_such_a_stream_that_leaves_out_a_sample(records):
-    make = partial(ForSoManyLeavingOut, records)
-    result = failure_of(make, "read-error")
-    assert ("corrupted", True) == (result.verdict, "missing" in result.sentence)
-    with pytest.raises(CheckFailedError, match="missing"):
-        replay(partial(make, workers=3), ReadError("*", times=1), loader={"num_workers": 3})
-
-
 def test_what_no_worker_can_read_either(file):
     def fail(_worker):
         message = "no handle today"
@@ -128,32 +90,13 @@ def test_what_no_worker_can_read_either(file):
         _results(partial(OpenedByInit, file), "workers-agree", loader={"worker_init_fn": fail})
 
 
-@pytest.mark.parametrize("make", [partial(WithMetadata), partial(Records)])
-def test_a_collate_function_that_can_make_no_batch(records, make):
+def test_a_collate_function_that_can_make_no_batch(records):
     def fails(samples):
         message = f"{len(samples)} is no number for me"
         raise AssertionError(message)
 
     with pytest.raises(UnusableDatasetError, match=r"[14] is no number for me"):
-        _results(partial(make, records), "workers-agree", loader={"collate_fn": fails})
-
-
-class DrawsRecords(IterableDataset):
-    """A stream that draws records with replacement, by the seed of each worker: healthy."""
-
-    def __init__(self, folder):
-        self.records = Records(folder)
-
-    def __iter__(self):
-        info = get_worker_info()
-        count = len(range(info.id, 8, info.num_workers)) if info else 8
-        draw = random.Random(torch.initial_seed())
-        return iter([self.records[index][0] for index in draw.choices(range(6), k=count)])
-
-
-def test_a_stream_that_draws_by_the_seed_of_its_worker(records):
-    (result,) = _results(partial(DrawsRecords, records), "workers-agree")
-    assert result.verdict == "survived", result.explanation
+        _results(partial(Records, records), "workers-agree", loader={"collate_fn": fails})
 
 
 class OfBins(fetch._BaseDatasetFetcher):
@@ -189,21 +132,11 @@ def test_a_stream_and_a_collate_function_that_needs_several(records):
         _results(partial(RecordStream, records), "workers-agree", loader=loader)
 
 
-@pytest.mark.parametrize("kind", [OwnBatches, ShuffledBatches])
-def test_a_stream_that_makes_its_own_batches(records, kind):
-    make = partial(over_own_batches, kind, records)
+@pytest.mark.slow
+def test_a_stream_that_makes_its_own_batches(records):
+    make = partial(over_own_batches, ShuffledBatches, records)
     agree, failed = _results(make, "workers-agree", "missing-file")
     assert ("survived", "failed_cleanly") == (agree.verdict, failed.verdict)
-
-
-def test_the_rows_of_a_frame_are_parts_of_samples(records):
-    pytest.importorskip("pandas")
-    right, wrong = (
-        _results(partial(over_own_batches, kind, records), "workers-agree")[0]
-        for kind in (Framed, FramedBackwards)
-    )
-    assert right.verdict == "survived", right.explanation
-    assert wrong.verdict == "corrupted", wrong.explanation
 
 
 def test_the_rows_of_each_worker_are_known(records):
@@ -214,16 +147,8 @@ def test_the_rows_of_each_worker_are_known(records):
     assert len(set(rows)) == 15
 
 
-@pytest.mark.parametrize(
-    ("kind", "check", "message"),
-    [
-        (LosesShards, "read-error-once", "of 15 samples are missing"),
-        (LosesShuffledShards, "read-error-once", "of 15 samples are missing"),
-        (ZerosForShards, "read-error-once", "samples are wrong"),
-    ],
-)
-def test_a_defect_of_a_stream_that_makes_its_own_batches(records, kind, check, message):
-    make = partial(over_own_batches, kind, records)
-    result = failure_of(make, check)
+def test_a_defect_of_a_stream_that_makes_its_own_batches(records):
+    make = partial(over_own_batches, LosesShuffledShards, records)
+    result = failure_of(make, "read-error-once")
     assert "corrupted" == result.verdict
-    assert message in result.sentence
+    assert "of 15 samples are missing" in result.sentence

@@ -105,6 +105,7 @@ def test_ranks_must_not_augment_alike(library, make):
     assert result.cause == SAME_NUMBERS.phrase
 
 
+@pytest.mark.slow
 def test_ranks_that_draw_from_other_states_pass():
     options = {"worker_init_fn": seed_by_clock, "persistent_workers": True}
     result = _agree(lambda: _loader(Augmented(random.random), **options))
@@ -122,6 +123,7 @@ def test_two_workers_of_one_rank_are_compared():
     assert finding.sentence == "workers 0 and 1 of rank 0 drew the same random numbers from torch"
 
 
+@pytest.mark.slow
 def test_ranks_get_one_copy_of_a_folder(records):
     folders = records.parent / "folders"
 

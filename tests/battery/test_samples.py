@@ -21,7 +21,6 @@ from pytest_dataloader_faults.exceptions import InvalidArgumentError
 from pytest_dataloader_faults.outcomes import Pass, WorkerFacts
 from pytest_dataloader_faults.outcomes.agreement import Comparison, Mask
 from support.corpus.swallowing import NoneOnError
-from support.datasets import Records
 from support.facts import EPOCH_1, batch_of, map_reference, ordinary, revised, stream_reference
 from support.results import failure_of, result_of
 from support.rows import rows
@@ -57,12 +56,6 @@ def _path(tmp_path):
     return path
 
 
-def test_each_worker_makes_two_batches(path):
-    result = result_of(lambda: Many(path), "worker-killed", loader={"batch_size": 100})
-    assert result.verdict == "failed_cleanly"
-    assert "256 of 400 samples were checked" in result.explanation
-
-
 def test_samples_of_the_whole_dataset(path):
     broken = failure_of(lambda: Many(path, forgiving_from=120), "read-error")
     healthy = result_of(lambda: Many(path), "read-error")
@@ -79,6 +72,7 @@ class NeverTheSame(Sampler[int]):
         return iter(random.SystemRandom().sample(range(400), 400))
 
 
+@pytest.mark.slow
 def test_an_order_that_never_repeats_hides_no_wrong_sample(path):
     """A trial requests the samples of the fault-free run, so their content is known."""
     options = {"loader": {"sampler": NeverTheSame()}, "only": ["two-epochs", "read-error"]}
@@ -89,33 +83,11 @@ def test_an_order_that_never_repeats_hides_no_wrong_sample(path):
     assert [each.verdict for each in broken] == ["survived", "corrupted"]
 
 
-class BeyondTheEnd(Sampler[int]):
-    """Draws an index that the dataset does not have, from the third epoch on."""
-
-    epochs = 0
-
-    def __iter__(self) -> Iterator[int]:
-        self.epochs += 1
-        return iter(range(8, 16 + (self.epochs > 2)))  # see above
-
-
-def test_an_index_that_the_dataset_lacks_is_requested(records):
-    loader = {"sampler": BeyondTheEnd()}
-    result = failure_of(lambda: Records(records), "persistent-workers", loader=loader)
-    assert result.verdict == "fails_without_fault"
-
-
 def test_as_many_samples_as_requested(path):
     result = result_of(lambda: Many(path), "workers-agree", samples=8, deadline="auto")
     assert len(result.outcome.delivered) == 2
     assert "8 of 400 samples were checked" in result.explanation
     assert "samples=8" in result.explanation.splitlines()[-1]
-
-
-def test_fewer_of_a_slow_dataset(path):
-    result = result_of(lambda: Many(path, seconds=0.2), "workers-agree")
-    assert 4 <= sum(len(each.samples) for each in result.outcome.delivered) <= 8
-    assert result.passed
 
 
 def without_none(samples):
@@ -125,6 +97,7 @@ def without_none(samples):
     return torch.stack([data for data, _ in tensors])
 
 
+@pytest.mark.slow
 def test_batches_keep_the_size_that_their_collate_function_needs(records):
     contract, verdict = Contract(may_skip=True), "survived"
     loader = {"batch_size": 4, "num_workers": 2, "collate_fn": without_none}
@@ -159,21 +132,6 @@ def test_slow_samples_come_in_few_batches_of_the_loaders_size(
     reference = take_reference(lambda: Many(path, seconds=0.002), settings, seconds=0.001)
 
     assert (reference.limit, reference.batch_size) == (limit, batch_size)
-
-
-def test_the_same_samples_in_every_check(path):
-    results = check_dataset(
-        lambda: Many(path),
-        loader={"shuffle": True},
-        only=["workers-agree", "two-epochs"],
-        on_fail=None,
-    )
-    drawn = [each.outcome.epochs for each in results]
-    first_samples, *other_samples = (
-        sorted(sum(epoch.drawn, ())) for passes in drawn for epoch in passes
-    )
-    assert len(other_samples) == 2
-    assert all(first_samples == samples for samples in other_samples)
 
 
 def test_what_is_no_number_of_samples(path):

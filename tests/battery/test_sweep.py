@@ -14,14 +14,11 @@ from pytest_dataloader_faults.exceptions import (
 )
 from pytest_dataloader_faults.faults import (
     HungRead,
-    ListingError,
     ListingOrder,
     LockError,
     OpenError,
     ReadError,
-    ShortRead,
 )
-from support.corpus.endless import RandomForAll
 from support.datasets import Records
 
 SAMPLES, BROKEN = 2, 7
@@ -132,15 +129,9 @@ def test_a_dataset_without_files_cannot_be_swept():
 
 
 @_needs_engine
-@pytest.mark.parametrize("fault", [LockError(), ListingError()])
-def test_a_sweep_needs_an_operation_that_the_fault_matches(fault, records):
+def test_a_sweep_needs_an_operation_that_the_fault_matches(records):
     with pytest.raises(UnusableDatasetError, match="nothing to sweep"):
-        sweep(lambda: FewReads(records), faults=[fault], loader=ONE_WORKER)
-
-
-def test_a_stream_of_which_no_content_is_compared_cannot_be_swept(records):
-    with pytest.raises(UnusableDatasetError, match="Use a finite stream"):
-        sweep(lambda: RandomForAll(records), faults=[ShortRead()], loader=ONE_WORKER)
+        sweep(lambda: FewReads(records), faults=[LockError()], loader=ONE_WORKER)
 
 
 class _FailsInWorkers(FewReads):
@@ -156,10 +147,8 @@ def test_a_dataset_that_fails_without_a_fault_is_not_swept(records):
         sweep(lambda: _FailsInWorkers(records), loader=ONE_WORKER)
 
 
-def test_a_sweep_in_which_no_fault_happens_fails(records):
+def test_a_sweep_in_which_no_fault_happens_is_reported(records):
     nothing = {"faults": [OpenError("*.nothing")], "loader": ONE_WORKER}
-    with pytest.raises(CheckFailedError, match="not_exercised: no fault of the sweep fired"):
-        sweep(lambda: FewReads(records), **nothing)
     with pytest.warns(UserWarning, match="no fault of the sweep fired") as warned:
         sweep(lambda: FewReads(records), **nothing, on_fail="warn")
     assert warned[0].filename == __file__
@@ -177,12 +166,11 @@ class Counted(FewReads):
             self.paths = []
 
 
+@pytest.mark.slow
 def test_operations_of_the_constructor_are_swept_on_request(records):
-    """Workers never open that file, so a sweep of theirs passes."""
+    """Workers never open that file."""
     (records.parent / "count.txt").write_text(str(SAMPLES), encoding="ascii")
     options = {"loader": ONE_WORKER, "faults": [OpenError(times=1)]}
-    assert all(each.passed for each in sweep(lambda: Counted(records), **options))
-
     result = sweep(lambda: Counted(records), **options, before_init=True, on_fail=None)[0]
 
     assert (result.verdict, result.passed) == ("corrupted", False)
