@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 import torch
-from torch.utils.data import ChainDataset, DataLoader, Dataset, IterableDataset, TensorDataset
+from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
 from pytest_dataloader_faults import check_dataset, run_trial
 from pytest_dataloader_faults._trial.factory import takes_folder
@@ -21,9 +21,8 @@ from pytest_dataloader_faults._trial.loaders import make_loader
 from pytest_dataloader_faults.battery.checking import select_checks
 from pytest_dataloader_faults.battery.checks import CHECKS
 from pytest_dataloader_faults.exceptions import InvalidArgumentError, UnusableDatasetError
-from pytest_dataloader_faults.faults import ReadError
 from support import troublemakers
-from support.datasets import Records, RecordStream
+from support.datasets import Records
 from support.refusals import battery, both_entries, missing_parts, refusal
 from support.rows import rows
 from support.troublemakers import Trouble
@@ -106,13 +105,6 @@ class Silent(IterableDataset[Any]):
         yield torch.zeros(1)
 
 
-class Sampler:
-    """Has no length, which torch allows."""
-
-    def __iter__(self) -> Any:
-        return iter(range(6))
-
-
 def test_an_error_within_a_library():
     text = refusal(UnusableDatasetError, battery, lambda: Samples(json.loads))
     user_line = Samples.__getitem__.__code__.co_firstlineno + 1
@@ -120,13 +112,6 @@ def test_an_error_within_a_library():
     problem = "Samples[0] failed without a fault: TypeError"
     assert missing_parts(text, problem, "json/__init__.py:") == []
     assert f", called at {__file__}:{user_line}" in text
-
-
-def test_an_error_of_the_dataset_itself():
-    text = refusal(UnusableDatasetError, battery, lambda: Samples(_fails))
-
-    assert f" at {__file__}:{_fails.__code__.co_firstlineno + 2}" in text
-    assert "called at" not in text
 
 
 def _fails(_: int) -> Any:
@@ -282,11 +267,6 @@ def test_an_option_that_the_loader_refuses(entry, records, loader, says):
         assert missing_parts(text, repr(loader), "ready DataLoader", "Return the dataset") == []
 
 
-def test_an_empty_stream_exercises_nothing():
-    outcome = run_trial(EmptyStream, ReadError("*"))
-    assert (outcome.fired, outcome.delivered) == (0, ())
-
-
 @pytest.mark.parametrize(
     ("trouble", "ending"),
     [
@@ -303,11 +283,6 @@ def test_a_dataset_that_ends_its_process(records, trouble, ending):
     assert "threads or locks" in text
 
 
-@both_entries
-def test_a_stream_whose_length_is_none_of_its_business(entry, records):
-    entry(lambda: ChainDataset([RecordStream(records)]), ReadError("*.rec"))
-
-
 @pytest.mark.parametrize("error", [SystemExit(3), KeyboardInterrupt()])
 def test_an_end_of_the_interpreter_is_a_fact_of_a_trial(error):
     def end(_):
@@ -315,13 +290,6 @@ def test_an_end_of_the_interpreter_is_a_fact_of_a_trial(error):
 
     outcome = run_trial(lambda: Samples(end), loader={"num_workers": 0})
     assert outcome.exception.type == type(error).__name__
-
-
-def test_a_sampler_without_a_length_is_not_the_datasets_fault(records):
-    loader = {"sampler": Sampler(), "num_workers": 1}
-    outcome = run_trial(lambda: Records(records), loader=loader)
-    assert len(outcome.delivered) == 2
-    assert outcome.exception is None
 
 
 @rows("argument", ["only", "exclude"])
@@ -337,20 +305,6 @@ def test_names_of_checks_in_one_text(argument, names):
     two = ["two-epochs", "persistent-workers"]
     expected = two if argument == "only" else [name for name in CHECKS if name not in two]
     assert select_checks(**{argument: names}) == expected
-
-
-@rows("argument", ["only", "exclude"])
-@rows("names", ["", ", ", [""]])
-def test_a_text_without_a_name(argument, names):
-    text = refusal(InvalidArgumentError, select_checks, **{argument: names})
-    parts = (f"{argument}={names!r} must name one or more checks", "'pickles, open-error'")
-    assert missing_parts(text, *parts) == []
-
-
-def test_an_expected_failure_is_one_check():
-    names = "two-epochs, pickles"
-    text = refusal(InvalidArgumentError, select_checks, expected_failures={names: "slow"})
-    assert missing_parts(text, "expected_failures", repr(names)) == []
 
 
 def test_advice_of_the_loader_is_no_failure(records):

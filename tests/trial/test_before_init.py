@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import resource
 import signal
 import threading
 
 import pytest
 import torch
-from torch.utils.data import DataLoader
 
 from pytest_dataloader_faults import Contract, Verdict, run_trial
 from pytest_dataloader_faults._settings import Settings
 from pytest_dataloader_faults._trial import take_reference
 from pytest_dataloader_faults.exceptions import FaultNotFiredError
 from pytest_dataloader_faults.faults import (
-    CorruptedFile,
     HungRead,
     OpenError,
     ReadError,
@@ -31,7 +28,6 @@ from support.before_init import (
     InWorker,
     Mapped,
     MappedAsLong,
-    ReadsWhileSampling,
     ThreadOfWorker,
     Whole,
     announces_itself,
@@ -86,23 +82,6 @@ def test_threads_and_programs_belong_to_who_started_them(pack, kind, place):
     assert _places(outcome) == {place}
 
 
-def test_what_a_sampler_reads_is_read_by_the_main_process(pack):
-    def make():
-        return DataLoader(InWorker(pack), sampler=ReadsWhileSampling(pack), num_workers=1)
-
-    outcome = run_trial(make, CorruptedFile("*.pack"), loader={}, before_init=True)
-
-    assert _places(outcome) == {MAIN, WORKER}
-
-
-def test_without_workers_the_main_process_meets_all(pack):
-    outcome = run_trial(lambda: InWorker(pack), HALF, loader={"num_workers": 0}, before_init=True)
-
-    assert _places(outcome) == {MAIN}
-    assert outcome.faults[0].firings[0].epoch == 1
-    assert outcome.exception.type == "ValueError"
-
-
 class Ends(Checked):
     """Does something else with the error of a bad file."""
 
@@ -131,29 +110,6 @@ def test_whatever_ends_the_constructor_is_judged(pack, end, raised):
     assert outcome.exception.type == raised
     verdict = Verdict.FAILED_CLEANLY if raised == "Skipped" else Verdict.FAILED_UNCLEARLY
     assert _judged(lambda: Checked(pack), outcome).verdict is verdict
-
-
-def test_a_factory_that_gives_nothing_hides_the_cause(pack):
-    def make():
-        try:
-            return Checked(pack)
-        except ValueError:
-            return None
-
-    outcome = run_trial(make, HALF, before_init=True)
-
-    assert outcome.exception.type == "UnusableDatasetError"
-    assert _judged(lambda: Checked(pack), outcome).verdict is Verdict.FAILED_UNCLEARLY
-
-
-def test_a_constructor_may_lower_the_limit_of_descriptors(pack):
-    """Faults need no numbers of their own."""
-
-    def make():
-        resource.setrlimit(resource.RLIMIT_NOFILE, (128, 128))
-        return Checked(pack)
-
-    assert run_trial(make, ReadError("*.pack"), before_init=True).fired
 
 
 def test_a_fault_that_is_not_for_constructors_says_so(pack):

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import threading
 import time
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import psutil
@@ -39,12 +37,11 @@ from pytest_dataloader_faults.faults import ReadError
 from pytest_dataloader_faults.outcomes.stages import DONE, RECOVERY
 from support.datasets import Records
 from support.facts import EPOCH_1, EPOCH_2
-from support.inner import start_forked
 from support.judging import judge_trial
 from support.rows import rows
 from support.served import StartsSlowly, wait_for_ever
 from support.supervisors import running_supervisors
-from support.waiting import allowed, output_of, until
+from support.waiting import allowed, until
 
 _SHORT = 2.5
 _LONGER = 4.5
@@ -113,6 +110,7 @@ def test_the_start_of_a_spawned_worker_does_not_count(records):
     assert outcome.duration > 3.5
 
 
+@pytest.mark.slow
 def test_a_worker_that_never_starts_is_hung(records, monkeypatch):
     """It has so long to start as a loader whose epochs are not known."""
     monkeypatch.setattr(clock, "DEADLINE", _SHORT)
@@ -249,33 +247,7 @@ class WaitsToBeLetOn(Records):
         return super().__getitem__(index)
 
 
-_SCRIPT = f"""
-import sys
-from pathlib import Path
-sys.path.insert(0, {str(Path(__file__).parent)!r})
-from pytest_dataloader_faults import run_trial
-from test_deadline import BRIEF, ONE_WORKER, WaitsToBeLetOn
-
-records, mark, descriptor = sys.argv[1:]
-make = lambda: WaitsToBeLetOn(Path(records), Path(mark), int(descriptor))
-outcome = run_trial(make, loader=ONE_WORKER, deadline=BRIEF)
-print(outcome.timed_out, outcome.phase, len(outcome.delivered))
-"""
 ONE_WORKER = {"num_workers": 1, "batch_size": 4}
-
-
-def test_a_session_that_is_stopped_may_go_on(records, tmp_path):
-    mark, (reading, writing) = tmp_path / "mark", os.pipe()
-    options = {"stderr": None, "pass_fds": (reading,)}
-    runner = start_forked(_SCRIPT, records, mark, reading, **options)
-    with runner, os.fdopen(writing, "wb", buffering=0) as let_on:
-        os.close(reading)
-        assert until(mark.exists, BY_SECOND)
-        top = psutil.Process(runner.pid)
-        session = [top, *top.children(recursive=True)]
-        _stop_for_a_while(session)
-        let_on.write(b".")
-        assert output_of(runner, BY_SECOND)[0].split() == ["False", "done", "4"]
 
 
 def _stop_for_a_while(processes):
@@ -311,29 +283,3 @@ def test_a_supervisor_that_was_stopped_takes_no_time_of_the_loader(records, tmp_
         os.close(fd)
     assert (outcome.timed_out, outcome.phase) == (False, DONE)
     assert outcome.duration > deadline
-
-
-class KeepsTheLock(Records):
-    """Takes a lock of all workers, and does not give it back where a read fails."""
-
-    def __init__(self, folder):
-        super().__init__(folder)
-        self.lock = multiprocessing.Lock()
-
-    def __getitem__(self, index):
-        self.lock.acquire()
-        sample = super().__getitem__(index)
-        self.lock.release()
-        return sample
-
-
-def test_the_deadline_holds_after_a_worker_that_does_not_become_idle(records):
-    """The loader has what it had left, and not the time of the harness, which waits before that.
-
-    The deadline is below the 5 s that torch waits for each worker to end, so the epoch does not.
-    """
-    fault = ReadError("*/00.rec")
-    outcome = run_trial(lambda: KeepsTheLock(records), fault, deadline=2.0)
-
-    assert (outcome.timed_out, outcome.exception.type) == (True, "OSError")
-    assert outcome.duration < allowed(HARNESS_SECONDS)

@@ -6,10 +6,8 @@ import contextlib
 import functools
 import os
 import signal
-import subprocess
 import sys
 import time
-from pathlib import Path
 from typing import Any
 
 import psutil
@@ -22,18 +20,15 @@ from pytest_dataloader_faults._engine.loader import client
 from pytest_dataloader_faults._engine.supervisor.server import Supervisor
 from pytest_dataloader_faults._engine.worker.session import WorkerSession
 from pytest_dataloader_faults._trial import driver, take_reference
-from pytest_dataloader_faults._trial.journal import ProcessesStarted
-from pytest_dataloader_faults._trial.process import surroundings, warden
-from pytest_dataloader_faults._trial.process.clock import OVERDUE
-from pytest_dataloader_faults._trial.resources import end_session
-from pytest_dataloader_faults._trial.samples.draws import draws_of
+from pytest_dataloader_faults._trial.journal import WorkersStarting
+from pytest_dataloader_faults._trial.process import harness, warden
+from pytest_dataloader_faults._trial.process.deadline import OVERDUE
 from pytest_dataloader_faults.exceptions import HarnessError, LostProcessError, UnusableDatasetError
-from pytest_dataloader_faults.faults import ReadError, WorkerKilled
+from pytest_dataloader_faults.faults import ReadError
 from support import troublemakers
 from support.datasets import Records
-from support.epochs import alone
 from support.judging import judge_trial
-from support.tries import WAYS, Tries
+from support.rows import slow
 from support.troublemakers import Trouble
 from support.waiting import allowed, until
 
@@ -44,7 +39,6 @@ SOON = 30.0
 IN_A_WORKER = {"num_workers": 1, "batch_size": 4}
 MUCH = 1 << 20
 """Bytes: more than a pipe takes."""
-_LAST_PID = Path("/proc/sys/kernel/ns_last_pid")
 
 
 SUPERVISOR = r"supervisor \(pid \d+\).*"
@@ -81,7 +75,7 @@ HARM = {
 SEEN_AT_THE_DEADLINE = ("stopped supervisor", "stopped main process")
 
 
-@pytest.mark.parametrize("name", HARM)
+@pytest.mark.parametrize("name", [slow(each) if "ended" in each else each for each in HARM])
 def test_a_signal_to_a_process_of_the_harness_shows_nothing(records, left_behind, name):
     """The process to which it comes reads a file again and again, or waits for such a worker."""
     where, number, whom, message = HARM[name]
@@ -140,11 +134,6 @@ def test_sigkill_of_the_loaders_process_may_come_from_outside(records, reference
     assert "out of memory" in judgement.sentence
 
 
-def test_sigkill_of_a_reference_may_come_from_outside(records):
-    with pytest.raises(UnusableDatasetError, match="out of memory"):
-        take_reference(lambda: Trouble(records, _die, "loader"))
-
-
 def _interrupt():
     os.kill(os.getpid(), signal.SIGINT)
 
@@ -172,12 +161,6 @@ def test_a_reference_that_is_interrupted_each_time_names_the_signal(records):
     assert "threads or locks" not in str(caught.value)
 
 
-def test_a_trial_that_is_interrupted_has_died(records):
-    """The signal is no error of the loader's, so that no check passes by it."""
-    outcome = run_trial(lambda: Trouble(records, _interrupt, "loader"), loader={"num_workers": 0})
-    assert (outcome.died, outcome.exception) == ("signal 2 (SIGINT)", None)
-
-
 SERVED = {**IN_A_WORKER, "multiprocessing_context": "forkserver"}
 
 
@@ -201,41 +184,6 @@ def test_a_stopped_supervisor_is_an_error_of_inject(records, monkeypatch):
     with pytest.raises(HarnessError, match=r"supervisor \(pid \d+\) is stopped"):
         _stop_after_an_epoch(records, stopped)
     assert until(lambda: _has_ended(*stopped))
-
-
-@pytest.mark.slow
-def test_a_loop_of_inject_ends_when_the_supervisor_is_stopped(records):
-    """Torch itself would wait forever for workers that wait for the supervisor."""
-    with pytest.raises(HarnessError, match=r"supervisor \(pid \d+\) is stopped"):
-        _stop_within_an_epoch(records)
-
-
-def _stop_within_an_epoch(records):
-    """Of samples without a tensor, whose descriptor the worker would have to send."""
-    texts = Tries(sorted(map(str, records.iterdir())), WAYS["read"])
-    with inject(ReadError("*/00.rec", nth=99), require_fired=False) as injection:
-        iterator = iter(alone(texts))
-        next(iterator)
-        psutil.Process(injection._client.pid).suspend()
-        list(iterator)
-
-
-def test_an_injection_that_cannot_begin_leaves_nothing(monkeypatch):
-    monkeypatch.setattr(client, "_PATIENCE", 0.5)
-    started = []
-    fork_supervisor = client.fork_supervisor
-
-    def start_and_stop():
-        handle = fork_supervisor()
-        started.append(psutil.Process(handle.pid))
-        started[0].suspend()
-        return handle
-
-    monkeypatch.setattr(client, "fork_supervisor", start_and_stop)
-    scope = inject(ReadError("*.none"), require_fired=False)
-    with pytest.raises(HarnessError, match=r"supervisor \(pid \d+\) is stopped"):
-        scope.__enter__()
-    assert until(lambda: _has_ended(*started))
 
 
 def _stop_after_an_epoch(records, stopped):
@@ -286,38 +234,6 @@ def test_a_worker_that_still_starts_ends_with_a_killed_warden(
     with pytest.raises(HarnessError, match="was killed by SIGKILL"):
         run_trial(make_dataset, loader=None if is_ready else loader)
     assert left_behind() == []
-
-
-def _start_session(pid: int | None = None) -> subprocess.Popen:
-    """A process in a session of its own; its pid is *pid*, if that is given and free."""
-    if pid is not None:
-        _LAST_PID.write_text(str(pid - 1), encoding="ascii")
-    return subprocess.Popen(
-        [sys.executable, "-c", "import time; time.sleep(100)"], start_new_session=True
-    )
-
-
-def _end(process: subprocess.Popen) -> None:
-    process.kill()
-    process.wait()
-
-
-@pytest.mark.skipif(
-    not os.access(_LAST_PID, os.W_OK), reason=f"{_LAST_PID} (who may choose pids) is not writable"
-)
-def test_a_process_with_the_pid_of_a_dead_one_is_ended():
-    dead = _start_session()
-    list(psutil.process_iter())  # psutil keeps an object for the process.
-    _end(dead)
-    with contextlib.ExitStack() as scope:
-        for _ in range(100):  # Another process may be faster.
-            process = _start_session(dead.pid)
-            scope.callback(_end, process)
-            if process.pid == dead.pid:
-                break
-        assert process.pid == dead.pid
-        end_session(process.pid, 10.0)
-        assert process.poll() == -signal.SIGKILL
 
 
 def test_complete_texts(golden):
@@ -395,19 +311,3 @@ def test_an_error_of_the_package(records, monkeypatch, owner, name, kind):
     monkeypatch.setattr(owner, name, _broken())
     with pytest.raises(HarnessError, match=r"own code failed(?s:.*)IndexError"):
         run_trial(lambda: kind(Records(records), batch_size=4, num_workers=2))
-
-
-def test_a_sampler_that_is_left_early_has_not_failed(capsys):
-    draws = draws_of(DataLoader(range(8), batch_size=4))
-    assert next(draws).names == (0, 1, 2, 3)
-    draws.close()
-    other_draws = draws_of(DataLoader(range(8)))
-    next(other_draws)
-    del other_draws
-    assert capsys.readouterr().err == ""
-
-
-def test_a_limit_of_tracebacks_does_not_hide_whose_error_it_is(monkeypatch, records):
-    monkeypatch.setattr(sys, "tracebacklimit", 3, raising=False)
-    outcome = run_trial(lambda: Records(records), WorkerKilled(at=2))
-    assert "exited unexpectedly" in outcome.exception.message

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import os
 import pickle
@@ -15,7 +14,6 @@ from pathlib import Path
 
 import psutil
 import pytest
-from torch.utils.data import DataLoader
 
 from pytest_dataloader_faults import Outcome, check_dataset, run_trial
 from pytest_dataloader_faults._engine.system import temporary
@@ -24,31 +22,17 @@ from pytest_dataloader_faults._trial import run_trial_job
 from pytest_dataloader_faults._trial.factory import takes_folder
 from pytest_dataloader_faults._trial.resources import is_infrastructure
 from pytest_dataloader_faults.exceptions import (
-    CheckFailedError,
     HarnessError,
-    InvalidArgumentError,
     UnusableDatasetError,
 )
-from pytest_dataloader_faults.fake_files import FakeDatasetFs
-from pytest_dataloader_faults.faults import OpenError, ReadError
 from pytest_dataloader_faults.outcomes.stages import DONE, START
-from pytest_dataloader_faults.search import replay
-from pytest_dataloader_faults.steps import (
-    Action,
-    Epoch,
-    Replay,
-    TrialJob,
-    TrialOptions,
-    arm_workers,
-)
+from pytest_dataloader_faults.steps import Epoch, ReadSample, arm_workers
 from support import troublemakers
 from support.datasets import COUNT, Records
 from support.facts import EPOCH_1
 from support.inner import start_forked
-from support.refusals import missing_parts, refusal
-from support.specimens import ZerosOnError
 from support.surroundings import mount_tmpfs, mounts_are_refused, traceback_under
-from support.troublemakers import Batches, Slow, Trouble
+from support.troublemakers import Batches, Trouble
 from support.waiting import allowed, until
 
 SHORT = 2.0
@@ -122,17 +106,6 @@ def test_a_hang_ends_at_the_deadline_and_is_located(records, left_behind, troubl
     assert left_behind() == []
 
 
-def test_recovery_has_a_deadline_of_its_own(records):
-    def make_dataset():
-        return Slow(records, 4, 0.6)
-
-    loader = {"num_workers": 1, "batch_size": 1}
-    outcome = run_trial(make_dataset, ReadError("*/03.rec"), loader=loader, deadline=4)
-    assert (outcome.timed_out, outcome.phase) == (False, DONE)
-    assert (outcome.fired > 0, outcome.recovery.complete) == (True, True)
-    assert outcome.duration > 4
-
-
 @pytest.mark.parametrize(("trouble", "where", "command"), OFFSPRING)
 def test_no_process_outlives_the_trial(records, left_behind, trouble, where, command):
     """Processes that left their session and lost their parents are gone when it returns.
@@ -147,22 +120,6 @@ def test_no_process_outlives_the_trial(records, left_behind, trouble, where, com
     )
     assert command is None or (processes_before == "" and command in processes_after)
     assert left_behind() == []
-
-
-def test_a_loader_in_this_process_is_no_matter_of_a_later_trial(records):
-    """The handler of SIGCHLD that torch leaves in pytest's process makes no trial end early."""
-    list(DataLoader(Records(records), num_workers=1))
-    outcome = run_trial(lambda: Records(records), ReadError("*.rec"))
-    assert (outcome.phase, outcome.died) == (DONE, None)
-
-
-def test_a_process_with_many_descriptors_can_try(records):
-    """select(2) would refuse their numbers."""
-    with contextlib.ExitStack() as scope:
-        for _ in range(1100):
-            scope.enter_context(open(os.devnull, "rb"))
-        outcome = run_trial(lambda: Records(records), ReadError("*.rec"))
-    assert (outcome.phase, outcome.died) == (DONE, None)
 
 
 @pytest.mark.parametrize("where", ["loader", "worker"])
@@ -205,10 +162,6 @@ def _function(_folder):
     """A factory with one required parameter."""
 
 
-def _of_split(split):
-    """A factory that does not ask for a folder."""
-
-
 def test_which_factories_take_a_folder():
     def annotated(where: Path):
         return where
@@ -217,19 +170,6 @@ def test_which_factories_take_a_folder():
     gets_none = [lambda: 1, lambda folder=None: folder, lambda *_, **__: 1, dict, Path("x").exists]
     assert [takes_folder(each) for each in (*takes, annotated)] == [True] * 4
     assert [takes_folder(each) for each in gets_none] == [False] * 5
-
-
-@pytest.mark.parametrize(
-    ("factory", "texts"),
-    [
-        (Copied, ("requires 2 arguments (source, folder)", "lambda: Copied(...)")),
-        (Records, ("requires 1 argument (folder)", "lambda: Records(...)", "not a class")),
-        (_of_split, ("requires 1 argument (split)", "lambda: _of_split(...)", "named folder")),
-    ],
-    ids=["two", "a class", "no folder"],
-)
-def test_a_factory_that_requires_something_else_is_refused(factory, texts):
-    assert missing_parts(refusal(InvalidArgumentError, run_trial, factory), *texts) == []
 
 
 def test_each_trial_begins_with_an_empty_folder(records, log, left_behind):
@@ -283,18 +223,6 @@ def test_a_killed_process_leaves_no_folder(tmp_path, left_behind):
         runner.kill()
     assert until(lambda: not folder.exists())
     assert until(lambda: left_behind() == [])
-
-
-def test_a_failure_shows_what_the_factory_takes(records):
-    with pytest.raises(CheckFailedError, match=r"# Insert .* = lambda folder: MyDataset"):
-        replay(lambda _: ZerosOnError(records), OpenError("*/03.rec"))
-
-
-def test_fake_files_need_no_folder():
-    with FakeDatasetFs() as files:
-        files.create_file("/data/0")
-        text = refusal(InvalidArgumentError, run_trial, _function, OpenError())
-        assert missing_parts(text, "takes a folder", "fake files") == []
 
 
 class LinkForFolder(Records):

@@ -15,10 +15,6 @@ from pytest_dataloader_faults.faults import ReadError, WorkerKilled
 from support.corpus.ranks import RaisesErrors
 from support.datasets import Records
 from support.infinite_loaders import (
-    Eager,
-    InClosure,
-    InGenerator,
-    Lazy,
     LeavesOut,
     infinite,
     infinite_records,
@@ -51,17 +47,6 @@ def test_a_nested_loader_is_left_alone(records, kind):
 
     assert "OSError" == outcome.exception.type
     assert "Errno 5" in outcome.exception.message
-    assert outcome.recovery.complete
-
-
-def test_one_without_workers(records):
-    options = {"num_workers": 0, "multiprocessing_context": None}
-    outcome = _run(partial(Pairs, records), ReadError("*/09.rec", times=1), **options)
-
-    assert [3] == [each.fetches for each in outcome.workers]
-    assert ((0, 1, 2, 3), (4, 5, 6, 7), (8, 9, 10, 11)) == tuple(
-        tuple(sorted(batch)) for batch in outcome.epochs[0].drawn
-    )
     assert outcome.recovery.complete
 
 
@@ -117,13 +102,6 @@ def test_a_wrapper_is_what_the_loop_iterates(records):
     assert rows != plain_rows
 
 
-def test_options_reach_the_loader_in_a_wrapper(records):
-    outcome = run_trial(lambda: _adapted(records, persistent_workers=True), WorkerKilled())
-
-    assert outcome.exception is not None
-    assert len(outcome.recovery.delivered) == outcome.recovery.batches
-
-
 def test_batches_that_another_rank_drew_are_refused(records):
     with pytest.raises(UnusableDatasetError, match="dispatch_batches=False"):
         run_trial(lambda: DataLoaderDispatcher(Records(records), num_workers=2), ranks=2)
@@ -131,17 +109,6 @@ def test_batches_that_another_rank_drew_are_refused(records):
 
 def _check(make, *names):
     return check_dataset(make, only=names, on_fail=None)
-
-
-@pytest.mark.parametrize("kind", [Lazy, Eager])
-def test_what_is_drawn_in_advance_is_no_loss(records, kind):
-    outcome = run_trial(lambda: infinite(kind, Records(records)), epochs=3)
-
-    assert [4, 4, 4] == [len(each.delivered) for each in outcome.epochs]
-    assert [4, 4, 4] == [len(each.drawn) for each in outcome.epochs]
-    for delivered in (each.delivered for each in outcome.epochs):
-        assert {*range(16)} == {index for each in delivered for index in each.keys}
-    assert 2 == len({each.pid for each in outcome.workers})
 
 
 @pytest.mark.parametrize("fault", [ReadError("*/05.rec"), WorkerKilled(at=2)])
@@ -152,27 +119,6 @@ def test_workers_that_the_constructor_starts_meet_faults(records, fault):
     assert outcome.epochs[0].exception is not None
     assert outcome.recovery.complete
     assert outcome.recovery.exception is None
-
-
-def test_a_loader_that_has_run_before(records):
-    """The workers of pytest's process are left to it, and it goes on."""
-    loader = infinite_records(records)
-    indices_before = {int(index) for _, indices in loader for index in indices}
-    outcome = run_trial(lambda: loader, ReadError("*/05.rec"))
-
-    assert outcome.fired
-    assert (
-        {*range(16)} == indices_before == {int(index) for _, indices in loader for index in indices}
-    )
-
-
-@pytest.mark.parametrize("kind", [InClosure, InGenerator])
-def test_iterators_that_are_in_no_attribute(records, kind):
-    make = partial(infinite, kind, Records(records))
-    outcome = run_trial(make, epochs=3)
-    assert [4, 4, 4] == [len(each.delivered) for each in outcome.epochs]
-    assert all(each.complete for each in outcome.epochs)
-    assert 2 == len({each.pid for each in outcome.workers})
 
 
 def test_a_defect_behind_such_a_loader(records):

@@ -56,23 +56,6 @@ def test_nothing_is_done_again(dataset, records, monkeypatch):
     assert len(outcome.delivered) == 4
 
 
-def _call(action):
-    return action()
-
-
-@pytest.mark.parametrize("name", ["a\0b.py", "of_unknown_encoding.py"])
-def test_code_may_name_anything_as_its_file(name, tmp_path, monkeypatch):
-    """A worker does not get beyond torch's seeds then, but pytest's process does."""
-    (tmp_path / "of_unknown_encoding.py").write_text("# coding: hex\n", encoding="utf-8")
-    path = str(tmp_path / name)
-    with pytest.raises((LookupError, ValueError)):
-        linecache.getlines(path)
-    monkeypatch.setattr(_call, "__code__", _call.__code__.replace(co_filename=path))
-    _call(preload)
-
-    assert path not in linecache.cache
-
-
 MIB = 1 << 20
 MAPS = """\
 {begin:x}-{end:x} {kind} 00000000 00:00 {inode} {name}

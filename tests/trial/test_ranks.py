@@ -2,9 +2,7 @@
 
 import functools
 import os
-import shutil
 import signal
-import subprocess
 
 import psutil
 import pytest
@@ -15,12 +13,12 @@ from pytest_dataloader_faults.exceptions import (
     UnusableDatasetError,
     UnusableEnvironmentError,
 )
-from pytest_dataloader_faults.faults import HungRead, ReadError, WorkerKilled
-from pytest_dataloader_faults.outcomes import Absence, EpochsApart, Position, Reason
+from pytest_dataloader_faults.faults import HungRead, ReadError
+from pytest_dataloader_faults.outcomes import Absence, Reason
 from pytest_dataloader_faults.outcomes.stages import DONE
 from support import ranked
 from support.datasets import Records
-from support.inner import start_forked, start_python
+from support.inner import start_forked
 from support.judging import judge_trial
 from support.rows import rows
 from support.surveys import survey
@@ -100,18 +98,6 @@ def test_an_error_in_one_rank_ends_all_and_is_the_cause_once(make, reference, le
     assert left_behind() == []
 
 
-def test_ranks_that_drift_apart_are_seen(records):
-    make = functools.partial(ranked.TakesTurns, records)
-    outcome = run_trial(make, ranks=2, epochs=2, loader={"batch_size": 4, "num_workers": 1})
-
-    assert [[len(epoch.delivered) for epoch in each.epochs] for each in outcome.ranks] == [
-        [3, 1],
-        [1, 3],
-    ]
-    apart = EpochsApart((Position(1, 2), Position(2, 1)))
-    assert [each.notes for each in outcome.ranks] == [(apart,)] * 2
-
-
 def test_a_rank_whose_process_dies_ends_the_others(records, reference, left_behind):
     outcome = run_trial(functools.partial(ranked.Killing, records), ranks=2)
     judgement = judge_trial(outcome, reference)
@@ -132,19 +118,6 @@ def test_a_rank_that_hangs_is_the_cause_and_not_those_that_wait(make, reference,
     assert [note.reason for each in waited for note in each.of(Absence)] == [Reason.GONE] * 2
     assert judge_trial(outcome, reference).sentence.startswith("rank 1: the epoch neither finished")
     assert left_behind() == []
-
-
-def test_collectives_of_the_loaders_own_do_not_disturb(records):
-    make = functools.partial(ranked.sync_loader, records)
-    outcome = run_trial(make, WorkerKilled(), ranks=2, deadline=20)
-    fault_free = run_trial(make, ranks=2, epochs=2, deadline=20)
-
-    assert outcome.ranks[0].has_lost_rank
-    assert [each.timed_out for each in outcome.ranks] == [False, False]
-    assert [each.recovery.complete for each in outcome.ranks] == [True, True]
-    assert [[len(epoch.delivered) for epoch in each.epochs] for each in fault_free.ranks] == [
-        [4, 4]
-    ] * 2
 
 
 def test_a_rank_that_cannot_be_made_is_the_error(records, left_behind):
@@ -203,17 +176,6 @@ def test_ranks_end_with_the_process_that_requested_them(records, tmp_path, left_
     assert len(below) >= 10  # of each rank: warden, loader's process, supervisor, two workers
     assert until(lambda: not any(each.is_running() for each in below))
     assert left_behind() == []
-
-
-@pytest.mark.slow
-def test_a_machine_without_a_loopback_interface_is_no_verdict(records):
-    isolated = ["unshare", "--user", "--map-root-user", "--net"]
-    if shutil.which("unshare") is None or subprocess.call([*isolated, "true"]):
-        pytest.skip("this machine makes no network namespace (unshare --net)")
-    with start_python("-c", REFUSED, records, command=isolated) as process:
-        printed, errors = output_of(process)
-    assert "ranks cannot create a process group" in printed, errors
-    assert "Bring it up (ip link set lo up)" in printed
 
 
 def test_each_rank_has_a_folder_and_random_numbers_of_its_own(records, left_behind):

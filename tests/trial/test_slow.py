@@ -5,19 +5,22 @@ import math
 import os
 import signal
 import subprocess
-import sys
 import time
 
 import pytest
-from torch.utils.data import DataLoader
 
 from pytest_dataloader_faults import run_trial
-from pytest_dataloader_faults._engine.system.proc import parse_call, seconds_without_cpu
+from pytest_dataloader_faults._engine.system.proc import parse_call
 from pytest_dataloader_faults._engine.system.processes import fork
-from pytest_dataloader_faults._trial import resources
-from pytest_dataloader_faults._trial.journal import HARNESS, ProcessesStarted, Turn
-from pytest_dataloader_faults._trial.process import clock, warden
-from pytest_dataloader_faults._trial.process.clock import (
+from pytest_dataloader_faults._trial.journal import HarnessTime, TrialStarted, WorkersStarting
+from pytest_dataloader_faults._trial.process import harness, tree
+from pytest_dataloader_faults._trial.process.activity import (
+    _Observer,
+    end_of_sleep,
+    ends_by_itself,
+    pids_of,
+)
+from pytest_dataloader_faults._trial.process.deadline import (
     MORE_SECONDS,
     Observation,
     Observer,
@@ -27,7 +30,7 @@ from pytest_dataloader_faults._trial.process.clock import (
     pids_of,
     wait_of,
 )
-from pytest_dataloader_faults.faults import ReadError, SlowRead
+from pytest_dataloader_faults.faults import ReadError
 from pytest_dataloader_faults.outcomes import Activity
 from pytest_dataloader_faults.outcomes.stages import DONE
 from support import troublemakers
@@ -93,32 +96,6 @@ def test_who_polls_for_ever_gets_no_more_time(records, reference):
     )
 
 
-class Generated(DataLoader):
-    """Starts its workers at the first batch, as a loader does whose ``__iter__`` is a generator."""
-
-    def __iter__(self):
-        yield from super().__iter__()
-
-
-def test_workers_that_start_at_the_first_batch_are_watched(records):
-    outcome = run_trial(
-        lambda: Generated(OnError(records, _polls), num_workers=1),
-        ReadError("*.rec"),
-        deadline=DEADLINE,
-    )
-
-    (worker,) = outcome.workers
-    assert outcome.end.at_deadline.activity is Activity.SLEEPS
-    assert outcome.end.at_deadline.asleep == (worker.pid,)
-
-
-def test_a_hang_costs_no_more_than_its_deadline(records):
-    outcome = _try(records, lambda _path: time.sleep(600))
-
-    assert (outcome.timed_out, outcome.end.at_deadline.activity) == (True, "sleeps")
-    assert (outcome.end.at_deadline.extension, outcome.delivered) == (0, ())
-
-
 def _tries_at_once(path):
     while True:
         try:
@@ -134,29 +111,6 @@ def test_a_fault_that_fires_again_is_no_progress(records):
     assert outcome.fired > 1000
     assert (outcome.timed_out, outcome.end.at_deadline.activity) == (True, "computes")
     assert outcome.end.at_deadline.extension == 0
-
-
-def test_batches_that_come_are_waited_for(records, reference):
-    fault = SlowRead("*.rec", seconds=0.25)
-    loader = {"num_workers": 1, "batch_size": 2}
-    outcome = run_trial(lambda: Records(records), fault, loader=loader, deadline=DEADLINE)
-
-    assert (outcome.timed_out, outcome.duration > DEADLINE) == (False, True)
-    assert judge_trial(outcome, reference).verdict == "survived"
-
-
-def test_what_is_slow_beyond_the_bound_is_reported(records, reference, monkeypatch):
-    monkeypatch.setattr(clock, "MORE_SECONDS", 1.0)
-    fault = SlowRead("*.rec", seconds=0.25)
-    loader = {"num_workers": 1, "batch_size": 1}
-    outcome = run_trial(lambda: Records(records), fault, loader=loader, deadline=DEADLINE)
-    judgement = judge_trial(outcome, reference)
-
-    delivered = len(outcome.delivered)
-    assert (judgement.verdict, 0 < delivered < COUNT) == ("hung", True)
-    assert judgement.sentence.endswith(
-        f" s: {delivered} of {COUNT} batches delivered, and the epoch was still making progress"
-    )
 
 
 BUSY_DEADLINE, BURNT = 1.2, 0.6
@@ -189,19 +143,12 @@ def _try_on_core(records, core, action):
     )
 
 
+@pytest.mark.slow
 def test_the_wait_for_a_processor_does_not_count(records, busy_core):
     outcome = _try_on_core(records, busy_core, _burn)
 
     assert (outcome.timed_out, outcome.phase) == (False, DONE)
     assert outcome.duration > BUSY_DEADLINE
-
-
-def test_a_process_that_is_gone_waits_no_more(busy_core):
-    with subprocess.Popen([sys.executable, "-c", "while True: pass"]) as busy:
-        os.sched_setaffinity(busy.pid, {busy_core})
-        assert until(lambda: seconds_without_cpu(busy.pid) > 0)
-        busy.kill()
-    assert seconds_without_cpu(busy.pid) == 0.0
 
 
 def _look_for_one_that_ends_slowly(core):
@@ -216,6 +163,7 @@ def _look_for_one_that_ends_slowly(core):
     os.waitpid(child, 0)
 
 
+@pytest.mark.slow
 def test_a_process_that_ends_slowly_is_not_left(busy_core):
     assert in_a_process(functools.partial(_look_for_one_that_ends_slowly, busy_core)) == ""
 

@@ -131,6 +131,7 @@ def test_workers_have_the_surroundings_of_their_trial(records, tmp_path, monkeyp
         assert _samples(served) == _samples(forked)
 
 
+@pytest.mark.slow
 def test_another_one_is_started_where_it_was_killed(records):
     run_trial(lambda: Surroundings(records), loader=SERVED)
     (killed,) = _preloaded()
