@@ -89,14 +89,6 @@ def test_a_refusal_has_a_reason(preparation, name, hint):
     assert f"no engine can run here: {reason}" == error
 
 
-def test_an_older_linux_is_named():
-    """Linux before 5.3 has no pidfd_open(2)."""
-    reason, error = run_preparation("import os; del os.pidfd_open\n")
-
-    assert reason == "this Python has no os.pidfd_open (Linux 5.3 or newer)"
-    assert error == f"no engine can run here: {reason}"
-
-
 @pytest.mark.parametrize("call", ["memfd_create", "pidfd_open"])
 def test_a_call_that_the_engine_needs_is_named(call):
     reason, error = run_preparation(forbid_call(call, EPERM))

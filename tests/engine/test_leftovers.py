@@ -24,7 +24,7 @@ from pytest_dataloader_faults.faults import (
     WorkerKilled,
 )
 from support.datasets import Records
-from support.epochs import alone, epoch, shares_memory_by
+from support.epochs import alone, epoch
 from support.inner import PYTHONPATH, start_python
 from support.tries import WAYS, Tries
 from support.waiting import output_of, until
@@ -128,27 +128,6 @@ def test_nothing_is_left_of_a_scope_that_ends_early(undisturbed, records, use):
     use(records)
 
 
-class _DiesWithASegment(Records):
-    """Its worker is killed between shm_open(3) and shm_unlink(3) of a segment."""
-
-    def __getitem__(self, index):
-        Path(f"/dev/shm/torch_{os.getpid()}_1_1").touch()
-        os.kill(os.getpid(), signal.SIGKILL)
-
-
-@pytest.mark.parametrize(("strategy", "stays"), [("file_descriptor", False), ("file_system", True)])
-def test_the_segment_of_a_killed_worker(records, strategy, stays):
-    """Nobody can receive it where torch unlinks it at once; otherwise it may be on its way."""
-    scope = inject(ReadError("*.none"), require_fired=False)
-    with shares_memory_by(strategy), scope as injection:
-        with pytest.raises(RuntimeError, match=r"exited unexpectedly|killed by signal"):
-            list(DataLoader(_DiesWithASegment(records), num_workers=1))
-        (worker,) = injection.workers
-    segment = Path(f"/dev/shm/torch_{worker.pid}_1_1")
-    assert until(lambda: not segment.exists(), patience=1.0 if stays else 10.0) is not stays
-    segment.unlink(missing_ok=True)
-
-
 SHARES_BY_NAME = """
 import os
 import torch
@@ -174,6 +153,7 @@ def _list_processes(folder):
     return found
 
 
+@pytest.mark.slow
 def test_torch_shares_memory_by_name_after_a_scope(tmp_path):
     """Processes that workers started keep the names, also for this one, and end after it."""
     environment = {**os.environ, "PYTHONPATH": PYTHONPATH, "TMPDIR": str(tmp_path)}

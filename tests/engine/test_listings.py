@@ -4,18 +4,13 @@ import ctypes
 import errno
 import functools
 import os
-import pathlib
 import stat
-import subprocess
-import tempfile
-import time
 
 import pytest
 
 from pytest_dataloader_faults import inject, run_trial
 from pytest_dataloader_faults._engine.kernel import caller
 from pytest_dataloader_faults._engine.kernel.linux import raw_call
-from pytest_dataloader_faults.exceptions import InvalidArgumentError
 from pytest_dataloader_faults.faults import (
     ListingError,
     ListingOrder,
@@ -23,10 +18,8 @@ from pytest_dataloader_faults.faults import (
     StrayEntry,
 )
 from support.attempts import errno_of
-from support.children import in_its_own_process
-from support.contracts.listings import OF_FILES, WAYS
+from support.contracts.listings import WAYS
 from support.epochs import alone, epoch
-from support.rows import rows
 from support.surroundings import refuse_duplicate
 from support.tries import Reads
 
@@ -34,8 +27,6 @@ pytestmark = pytest.mark.usefixtures("engine")
 
 COUNT = 1200
 """Entries: a listing takes several calls."""
-LIMIT = 100
-"""Of descriptors, in a test that lists a folder as often."""
 LOST = "0007.rec"
 HIDDEN, PART = ".DS_Store", "0000.rec.part"
 CONTENT = b"0123456789" * 3
@@ -67,15 +58,6 @@ def _list_each_way(folder, *faults, **options):
     return dict(zip(WAYS, listings, strict=True)), injection
 
 
-def test_a_reversed_folder_is_reversed_for_every_reader(folder):
-    names = os.listdir(folder)
-    samples, injection = _list_each_way(folder, ListingOrder(folder))
-    for way, listed in samples.items():
-        assert listed == names[::-1], way
-    assert {firing.path for firing in injection.faults[0].firings} == {str(folder)}
-    assert {firing.call for firing in injection.faults[0].firings} == {"getdents64"}
-
-
 def test_listings_are_right_where_a_container_forbids_duplicates(folder, monkeypatch):
     """Docker's profile refuses pidfd_getfd(2); the supervisor of a trial is forked from here."""
     monkeypatch.setattr(caller, "duplicate", refuse_duplicate)
@@ -94,21 +76,6 @@ def test_listings_are_right_where_a_container_forbids_duplicates(folder, monkeyp
     assert outcome.fired == outcome.faults[0].matched > len(WAYS)
 
 
-@in_its_own_process(soft=LIMIT, hard=LIMIT)
-def test_a_container_does_not_run_out_of_descriptors(records, monkeypatch):
-    """Each program that lists a folder would cost one."""
-    monkeypatch.setattr(caller, "duplicate", refuse_duplicate)
-    make_dataset = functools.partial(Reads, [["/bin/ls", "-U", str(records)]] * LIMIT, _count_lines)
-    outcome = run_trial(make_dataset, ListingOrder(records), loader={"num_workers": 1})
-
-    assert outcome.exception is None
-    assert outcome.fired == LIMIT
-
-
-def _count_lines(command):
-    return len(subprocess.run(command, capture_output=True, check=True).stdout.splitlines())
-
-
 def test_a_random_order_depends_on_the_seed_alone(folder):
     orders = []
     for seed in (0, 0, 1):
@@ -119,30 +86,12 @@ def test_a_random_order_depends_on_the_seed_alone(folder):
     assert orders[0] == orders[1] != orders[2]
 
 
-def test_the_order_stays_when_faults_are_over_in_the_middle(folder):
-    with inject(ListingOrder(folder)) as injection:
-        iterator = iter(_loader(folder, WAYS.values()))
-        next(iterator)
-        injection._client.end_faults()
-        later = list(iterator)
-    assert later[-1] == os.listdir(folder)
-
-
 def test_one_listing_counts_once(folder):
     samples, injection = _list_each_way(folder, ListingError(folder, errno.ESTALE, nth=2, times=1))
     failed = [way for way, listed in samples.items() if listed == errno.ESTALE]
     assert failed == ["os.scandir"]
     assert injection.faults[0].matched == len(WAYS) + 4
     assert injection.fired == 1
-
-
-def test_a_folder_that_can_be_opened_is_listed(tmp_path):
-    for name in ("inside", "target"):
-        (tmp_path / name).mkdir()
-    (tmp_path / "link").symlink_to("target")
-    (tmp_path / LOST).write_bytes(b"x")
-    samples, _ = _list_each_way(tmp_path, OpenError(f"{tmp_path}/*", errno.ENOENT))
-    assert sorted(samples["os.scandir"]) == ["inside", "link", "target"]
 
 
 def test_a_file_that_some_opens_find_is_listed(folder):
@@ -156,14 +105,6 @@ def test_a_file_that_some_opens_find_is_listed(folder):
     listings, injection = _attempt(folder, WAYS.values(), *faults, require_fired=False)
     assert listings == [os.listdir(folder)] * len(WAYS)
     assert injection.matched == 0
-
-
-def test_a_long_listing_contains_the_entry_once(folder):
-    names, ways = os.listdir(folder), [*WAYS.values(), *OF_FILES.values()]
-    listings, injection = _attempt(folder, ways, StrayEntry(folder, "*.part"))
-    assert [sorted([*names, PART])] * len(ways) == [*map(sorted, listings)]
-    assert {firing.path for firing in injection.faults[0].firings} == {str(folder / PART)}
-    assert os.listdir(folder) == names
 
 
 def _read(folder, name=PART):
@@ -265,39 +206,6 @@ def test_the_entry_is_no_folder(folder):
     assert results == [*[errno.ENOTDIR] * 4, False]
 
 
-ATTRIBUTES = {
-    "listxattr": (os.listxattr, []),
-    "llistxattr": (lambda path: os.listxattr(path, follow_symlinks=False), []),
-    "getxattr": (lambda path: os.getxattr(path, "user.name"), errno.ENODATA),
-    "removexattr": (lambda path: os.removexattr(path, "user.name"), errno.ENODATA),
-    "setxattr": (lambda path: os.setxattr(path, "user.name", b"x"), errno.EOPNOTSUPP),
-    "readlink": (os.readlink, errno.EINVAL),
-    "realpath": (lambda path: os.path.realpath(path) == path, True),
-    "chmod": (lambda path: os.chmod(path, 0o640), None),
-    "mode": (lambda path: stat.S_IMODE(os.stat(path).st_mode), 0o640),
-    "chown": (lambda path: os.chown(path, -1, os.getgid()), None),
-    "utime": (lambda path: os.utime(path, ns=(1_000_000_001, 2_000_000_003)), None),
-    "times": (lambda path: os.stat(path).st_mtime_ns, 2_000_000_003),
-    "touch": (os.utime, None),
-    "touched": (lambda path: os.stat(path).st_mtime > time.time() - 600, True),
-    "rename": (lambda path: os.rename(path, f"{path}.other"), errno.ENOENT),
-    "link": (lambda path: os.link(path, f"{path}.other"), errno.ENOENT),
-    "truncate": (lambda path: os.truncate(path, 1), errno.ENOENT),
-    "unlink": (os.unlink, errno.ENOENT),
-}
-"""What each function of the entry's path gives, in this order."""
-
-
-def test_attributes_are_those_of_a_file_without_extended_ones(tmp_path):
-    before = os.stat(tmp_path)
-    ways = [lambda folder, f=f: f(os.path.join(folder, HIDDEN)) for f, _ in ATTRIBUTES.values()]
-    results, _ = _attempt(tmp_path, ways, StrayEntry(tmp_path))
-    assert dict(zip(ATTRIBUTES, results, strict=True)) == {
-        name: expected for name, (_, expected) in ATTRIBUTES.items()
-    }
-    assert (os.listdir(tmp_path), os.stat(tmp_path).st_mtime_ns) == ([], before.st_mtime_ns)
-
-
 def _write_and_rename(folder):
     """Like a dataset that writes its cache under the name of the entry first."""
     path = os.path.join(folder, HIDDEN)
@@ -324,31 +232,3 @@ def test_a_real_file_of_that_name_wins(tmp_path):
     assert injection.fired == 0
     reason = f"no operation matched it: {tmp_path} already contains such an entry"
     assert reason in injection.explain_unfired()
-
-
-@rows(
-    ("files", "name", "entry"),
-    [
-        (["b.rec", "a.rec", ".hidden"], "*.part", "a.rec.part"),
-        (["a.rec", "a"], ".*.swp", ".a.swp"),
-        (["a.rec", "a.rec.part"], "*.part", None),
-        ([], "*.part", "1.part"),
-        ([".hidden"], "*.part", "1.part"),
-        (["a" * 251], "*.part", None),
-    ],
-)
-def test_the_first_visible_file_is_copied(tmp_path, files, name, entry):
-    folder = pathlib.Path(tempfile.mkdtemp(dir=tmp_path))
-    for file in files:
-        (folder / file).write_bytes(CONTENT)
-    (folder / "0").mkdir()
-    (folder / "1").write_bytes(b"")
-    fault = StrayEntry(folder, name)
-    (names,), _ = _attempt(folder, [os.listdir], fault, require_fired=False)
-    assert set(names) - set(files) - {"0", "1"} == ({entry} if entry else set())
-
-
-def test_a_name_is_as_long_as_a_file_system_allows():
-    StrayEntry("*", "é" * 127)
-    with pytest.raises(InvalidArgumentError, match=r"name=.* must be a file name such as"):
-        StrayEntry("*", "é" * 128)

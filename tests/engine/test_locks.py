@@ -2,7 +2,6 @@
 
 import fcntl
 import os
-import signal
 import time
 
 import pytest
@@ -46,22 +45,6 @@ def test_a_call_that_waits_does_so_until_the_loader_gives_up(tmp_path):
             assert injection.fired == number
 
 
-def _limited_by_an_alarm(path):
-    def give_up(*_):
-        raise TimeoutError(f"no lock of {path}")
-
-    handler = signal.signal(signal.SIGALRM, give_up)
-    signal.setitimer(signal.ITIMER_REAL, 0.2)
-    began = time.monotonic()
-    try:
-        WAITING["flock, waiting"](path)
-    except TimeoutError as error:
-        return str(error), time.monotonic() - began
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, handler)
-
-
 SECONDS = 0.4
 """For which the other job holds the lock."""
 
@@ -97,12 +80,3 @@ def test_a_lock_that_is_released_can_be_had_by_polling(tmp_path):
 
     assert gave is None
     assert SECONDS / 4 < times[-1] - times[0] < SECONDS
-
-
-def test_a_signal_interrupts_the_wait(tmp_path):
-    path = str(tmp_path / "x.lock")
-    (gave,), _ = attempt([path], _limited_by_an_alarm, LockError(path))
-
-    message, seconds = gave
-    assert message == f"no lock of {path}"
-    assert 0.2 <= seconds < allowed(2)

@@ -1,7 +1,6 @@
 """Allocations that fail, by several libraries, and those that must not fail."""
 
 import ctypes
-import gc
 import mmap
 import os
 import queue
@@ -19,14 +18,11 @@ from pytest_dataloader_faults._engine.worker.allocations import (
 )
 from pytest_dataloader_faults.faults import MemoryExhaustion
 from pytest_dataloader_faults.faults.resources import MIN_ALLOCATION
-from support.attempts import allocate_in_thread, attempt
+from support.attempts import attempt
 from support.children import in_a_process
 from support.contracts.allocations import ALLOCATORS, KIB, MIB
 from support.epochs import alone, epoch
-from support.inner import start_python
-from support.nobody import become_nobody
-from support.rows import rows
-from support.tries import Tries, TriesBesideThread
+from support.tries import TriesBesideThread
 from support.waiting import allowed
 
 pytestmark = pytest.mark.usefixtures("engine")
@@ -51,26 +47,6 @@ def test_once_is_once():
     ]
     assert failed == [False, True, False, False] * len(names)
     assert (len(sources), len(names)) == (injection.matched, injection.fired)
-
-
-def _retry(size):
-    for number in range(5):
-        try:
-            return number if bytes(size) else None
-        except MemoryError:
-            gc.collect(0)
-    return "never"
-
-
-@rows(("times", "expected"), [(1, {1, 2}), (2, {2, 3}), (None, {"never"})])
-def test_a_retry_succeeds_when_the_fault_is_over(times, expected):
-    """An attempt that follows at once may belong to the allocation before: see the answers.
-
-    In the second batch: from then on, a worker has several threads.
-    """
-    (first, second), _ = attempt([MIB] * 2, _retry, MemoryExhaustion(times=times, sample=1))
-    assert first == 0
-    assert second in expected
 
 
 @pytest.mark.parametrize("min_bytes", [MIN_ALLOCATION, MIB])
@@ -135,61 +111,12 @@ def test_only_the_chosen_sample_is_hit():
     assert (firing.sample, firing.call.startswith("mmap of ")) == (3, True)
 
 
-class Batches(Tries):
-    """It makes the samples of a batch at once."""
-
-    def __getitems__(self, indices):
-        return [self[index] for index in indices]
-
-
-def test_a_sample_of_several_that_are_made_at_once():
-    with inject(MemoryExhaustion(sample=5)) as injection:
-        read = epoch(alone(Batches([MIB] * 12, bytes), batch_size=4))
-    results = [each.gave for batch in read.batches for each in batch]
-    assert [isinstance(each, str) for each in results] == [False] * 4 + [True] * 4 + [False] * 4
-    assert injection.fired >= 2
-
-
 def test_a_thread_that_allocates_does_not_keep_its_worker_from_starting():
     """It has the GIL while the kernel holds its call, which only the supervisor can answer."""
     options = {"multiprocessing_context": "forkserver", "timeout": allowed(40)}
     with inject(MemoryExhaustion(sample=1), require_fired=False):
         read = epoch(alone(TriesBesideThread([MIB] * 2, bytes), **options))
     assert read.text == ""
-
-
-THREADS_THAT_FREE = """
-from concurrent.futures import ThreadPoolExecutor
-from threading import Barrier
-from pytest_dataloader_faults.faults import MemoryExhaustion
-from support.attempts import allocate_in_thread, attempt
-
-ARENAS = 8
-together = Barrier(ARENAS)
-
-def use_arena(_):
-    together.wait()
-    objects = [bytearray(100 << 10) for _ in range(100)]
-    together.wait()
-
-with ThreadPoolExecutor(ARENAS) as pool:
-    list(pool.map(use_arena, range(ARENAS)))
-for allocate in bytes, allocate_in_thread:
-    results, _ = attempt([80 << 10, 1 << 20, 5 << 20] * 2, allocate, MemoryExhaustion())
-    print(results)
-"""
-
-
-@pytest.mark.slow
-def test_memory_that_threads_of_the_main_process_freed_is_not_used():
-    """A forked worker has their arenas, and each thread that it starts gets another one.
-
-    In a new interpreter: in a process that has run for long, what a sample frees may lie between
-    two free blocks, and all three together may be large enough.
-    """
-    with start_python("-c", THREADS_THAT_FREE) as process:
-        output = process.communicate(timeout=allowed(100))
-    assert output == (f"{['MemoryError: '] * 6}\n" * 2, "")
 
 
 def test_a_worker_that_starts_needs_no_new_memory_until_the_supervisor_answers():
@@ -226,35 +153,6 @@ def test_what_the_kernel_gives_is_not_kept():
         allocations.keep_free()  # Returns, although nothing is refused.
         allocations.end()
         assert allocations._last is None
-
-    assert in_a_process(body) == ""
-
-
-def test_a_heap_with_much_free_memory_is_prepared():
-    """Its free memory is larger than the least allocation that otherwise has a mapping."""
-
-    def body():
-        chunks, last = [bytearray(100 * KIB) for _ in range(800)], bytearray(100 * KIB)
-        del chunks
-        sent = []
-        LargeAllocations(64 * KIB).prepare(sent.append)
-        assert (bool(sent), len(last)) == (True, 100 * KIB)
-
-    assert in_a_process(body) == ""
-
-
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become a user without processes")
-def test_memory_is_kept_where_no_thread_can_start():
-    def body():
-        allocate_in_thread(MIB)  # It leaves an arena.
-        allocations = LargeAllocations(64 * KIB)
-        become_nobody(0)
-        resource.setrlimit(resource.RLIMIT_NPROC, (0, 0))
-        with pytest.raises(RuntimeError, match="start new thread"):
-            threading.Thread(target=int).start()
-        threads = []
-        allocations.prepare(lambda message: threads.append(message.thread))
-        assert threads == [os.getpid()]
 
     assert in_a_process(body) == ""
 

@@ -1,10 +1,5 @@
 """Which paths a glob means, and paths and files as they are seldom met."""
 
-import contextlib
-import errno
-import functools
-import glob
-import mmap
 import os
 import sys
 from pathlib import Path
@@ -15,11 +10,11 @@ import pytest
 from pytest_dataloader_faults import inject
 from pytest_dataloader_faults.faults import ClosedDescriptor, OpenError, ReadError, TruncatedFile
 from pytest_dataloader_faults.faults.globs import GlobMatcher, is_excluded
-from support.attempts import CONTENT, attempt
+from support.attempts import CONTENT
 from support.contracts.paths import NAMES
 from support.epochs import alone, epoch
 from support.rows import rows
-from support.tries import WAYS, Tries, look_at, pread
+from support.tries import WAYS, Tries
 
 
 @rows(
@@ -129,9 +124,6 @@ def test_each_glob_matches_itself_only():
     assert {"/etc/a": True, "/usr/share/a.dat": False, "/data/a.dat": True} == matched
 
 
-EIO = os.strerror(errno.EIO)
-
-
 KINDS = (OpenError, ReadError, TruncatedFile, ClosedDescriptor)
 
 
@@ -151,18 +143,6 @@ def test_the_name_of_a_link_is_what_globs_match(tmp_path):
     assert {0} == {facts.matched for facts in injection.faults[len(KINDS) :]}
 
 
-def test_a_linked_folder_goes_by_its_real_name_once_entered(path, tmp_path):
-    """By chdir(2) or a descriptor of it, since the kernel knows no other name then."""
-    folder = tmp_path / "shortcut"
-    folder.symlink_to(os.path.dirname(path))
-    ways = [WAYS[name] for name in ("relative path", "dir_fd")]
-    gave, injection = attempt(
-        ways, lambda way: way(str(folder / "file.rec")), ReadError("*/data/*")
-    )
-    assert all(EIO in each for each in gave)
-    assert {path} == {firing.path for firing in injection.faults[0].firings}
-
-
 def _write_odd_files(folder):
     """The paths of files of odd names."""
     folder.mkdir()
@@ -175,42 +155,3 @@ def _write_odd_files(folder):
 @pytest.fixture(name="odd")
 def _odd(tmp_path):
     return _write_odd_files(tmp_path / "odd")
-
-
-def test_what_is_inherited_of_odd_names(odd):
-    """/proc/self/maps writes some names in a way of its own."""
-    with contextlib.ExitStack() as stack:
-        files = [stack.enter_context(open(path, "rb")) for path in odd]
-        calls = [functools.partial(pread, file.fileno()) for file in files]
-        for file in files:
-            mapping = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-            calls.append(functools.partial(look_at, (stack.enter_context(mapping), 7)))
-        faults = [TruncatedFile(glob.escape(path), keep=50) for path in odd]
-        gave, injection = attempt(calls, lambda call: call(), *faults)
-    assert [CONTENT[:50]] * len(odd) + [CONTENT[7]] * len(odd) == gave
-    assert [{path} for path in odd] == [
-        {firing.path for firing in facts.firings} for facts in injection.faults
-    ]
-
-
-def test_files_that_are_replaced_between_epochs(tmp_path):
-    paths = [str(tmp_path / f"{name}.rec") for name in ("counted", "shorter")]
-    loader = alone(Tries(paths, WAYS["pread"]), persistent_workers=True)
-    contents = zip((b"1", b"22", b"333"), (b"1111", b"2222", b"33"), strict=True)
-    faults = ReadError("*/counted.rec", nth=3), TruncatedFile("*/shorter.rec", keep=2)
-    with inject(*faults) as injection:
-        epochs = [_epoch_of_new_contents(loader, paths, each) for each in contents]
-    loader._iterator._shutdown_workers()
-    counted, shorter = zip(*epochs, strict=True)
-    assert (b"1", b"22") == counted[:2]
-    assert EIO in counted[2]
-    assert (b"11", b"22", b"33") == shorter
-    assert 3 == injection.faults[0].matched
-
-
-def _epoch_of_new_contents(loader, paths, contents):
-    for path, content in zip(paths, contents, strict=True):
-        Path(f"{path}.new").write_bytes(content)
-        os.utime(f"{path}.new", (1, 1))  # As archives are unpacked.
-        os.replace(f"{path}.new", path)
-    return [each.gave for each in epoch(loader).batches]

@@ -42,6 +42,7 @@ def _start():
         process.wait()
 
 
+@pytest.mark.slow
 def test_one_that_waits_for_a_processor_does_not_use_it_up(start, busy_core):
     """It has a fifth of the core, so that it takes several times as long."""
     pid = start("while True: pass")

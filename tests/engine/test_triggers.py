@@ -41,15 +41,6 @@ RHYTHMS = [
 ]
 
 
-def _hits(injection, paths, workers=1):
-    """For each file, in the order they are read, whether the fault befell it in this epoch."""
-    loader = alone(Tries(paths, WAYS["read"]), num_workers=workers)
-    read, (facts,) = epoch_of(injection, loader)
-    assert [*range(len(paths))] == [each.index for each in read.batches]
-    struck = {each.path for each in facts.firings}
-    return [path in struck for path in paths]
-
-
 def _hits_by_fault(folder, cells, **options):
     """For each kind and its triggers, of sixteen files of its own, the numbers of those it befell.
 
@@ -109,25 +100,6 @@ def test_chance_is_of_those_that_the_other_triggers_choose(tmp_path):
     assert set(unlimited) < set(range(1, COUNT, 2))
     assert unlimited[:2] == limited
     assert [*range(1, COUNT + 1)] == certain
-
-
-def test_chance_is_each_workers_own(paths):
-    with inject(OpenError("*.rec", probability=0.5)) as injection:
-        of_two, of_two_again, of_one = (_hits(injection, paths, workers) for workers in (2, 2, 1))
-    first_worker, second_worker = of_two[::2], of_two[1::2]
-    assert first_worker != second_worker
-    assert of_two == of_two_again
-    assert first_worker == of_one[: len(first_worker)]
-
-
-def test_each_fault_has_a_stream_of_its_own(paths):
-    faults = [SlowRead("*.rec", 0.001, probability=0.5) for _ in range(2)]
-    with inject(*faults) as injection:
-        epoch(alone(Tries(paths, WAYS["read"])))
-    first_paths, second_paths = (
-        {each.path for each in facts.firings} for facts in injection.faults
-    )
-    assert first_paths != second_paths
 
 
 def test_a_mapping_has_no_page_after_that_place(tmp_path):

@@ -15,8 +15,7 @@ from pytest_dataloader_faults import Verdict, inject, run_trial
 from pytest_dataloader_faults._engine.kernel import syscalls
 from pytest_dataloader_faults._settings import Settings
 from pytest_dataloader_faults._trial import run_trial_job, take_reference
-from pytest_dataloader_faults.faults import ShortRead, ShortWrite, WorkerKilled, WriteError
-from pytest_dataloader_faults.steps import TrialJob, TrialOptions
+from pytest_dataloader_faults.faults import ShortWrite, WorkerKilled, WriteError
 from support.attempts import attempt, epoch_of
 from support.contracts.writes import CONTENT, WRITING
 from support.datasets import CopiedRecords, Records
@@ -66,23 +65,6 @@ def test_a_file_that_was_open_before_is_left_alone_and_reported(path):
     reason = "write to a file that was open before the worker started"
     assert injection.workers[0].unobserved == {reason: 1}
     assert f"Not visible to the engine: {reason} (1)" in str(injection.explain_unfired())
-
-
-def test_a_number_that_is_used_again_is_another_file(path):
-    log = open(f"{path}.log", "wb", buffering=0)
-
-    def write(path):
-        number = log.fileno()
-        log.close()
-        with open(path, "wb", buffering=0) as file:
-            assert file.fileno() == number
-            file.write(b"data")
-
-    (gave,), injection = attempt([path], write, WriteError("*"))
-    log.close()
-
-    assert "No space left" in gave
-    assert injection.fired == 1
 
 
 def test_a_mapping_is_reported(path):
@@ -162,10 +144,9 @@ class Looping(Records):
     ("fault", "fired"),
     [
         (ShortWrite("*.copy", max_bytes=9), 16 * 7),
-        (ShortRead("*.rec", max_bytes=9), 16 * 7),
         (WorkerKilled(writing="*/0.copy"), 1),
     ],
-    ids=["short write", "short read", "death"],
+    ids=["short write", "death"],
 )
 def test_a_container_may_forbid_duplicates(records, monkeypatch, fault, fired):
     """Docker's profile refuses pidfd_getfd(2); the supervisor of a trial is forked from here."""

@@ -43,29 +43,27 @@ class Row(NamedTuple):
     """A fault and its expected result.
 
     *later* is the same fault, due in an epoch after the first: what persistent workers are given.
-    *alone*: it can also happen to a loader without workers. *writes*: it takes a dataset that
-    writes. *loader*: options that it needs.
+    *writes*: it takes a dataset that writes. *loader*: options that it needs.
     """
 
     fault: Fault
     verdict: Verdict = Verdict.FAILED_CLEANLY
     later: Fault | None = None
-    alone: bool = False
     writes: bool = False
     loader: Mapping[str, Any] = NOTHING
 
 
 FAULTS = (
-    Row(OpenError("*/05.rec"), later=OpenError("*/05.rec", nth=2), alone=True),
-    Row(ReadError("*/05.rec"), later=ReadError("*/05.rec", nth=3), alone=True),
-    Row(ShortRead("*/05.rec", max_bytes=9), Verdict.SURVIVED, alone=True),
-    Row(TruncatedFile("*/05.rec"), alone=True),
-    Row(CorruptedFile("*/05.rec"), Verdict.CORRUPTED, alone=True),
+    Row(OpenError("*/05.rec"), later=OpenError("*/05.rec", nth=2)),
+    Row(ReadError("*/05.rec"), later=ReadError("*/05.rec", nth=3)),
+    Row(ShortRead("*/05.rec", max_bytes=9), Verdict.SURVIVED),
+    Row(TruncatedFile("*/05.rec")),
+    Row(CorruptedFile("*/05.rec"), Verdict.CORRUPTED),
     Row(ClosedDescriptor("*/05.rec"), later=ClosedDescriptor("*/05.rec", nth=2)),
-    Row(SlowRead("*/05.rec", seconds=0.01), Verdict.SURVIVED, alone=True),
+    Row(SlowRead("*/05.rec", seconds=0.01), Verdict.SURVIVED),
     Row(HungRead("*/05.rec"), later=HungRead("*/05.rec", nth=3), loader=IMPATIENT),
-    Row(WriteError("*/05.copy"), later=WriteError("*/05.copy", nth=2), alone=True, writes=True),
-    Row(ShortWrite("*/05.copy", max_bytes=9), Verdict.SURVIVED, alone=True, writes=True),
+    Row(WriteError("*/05.copy"), later=WriteError("*/05.copy", nth=2), writes=True),
+    Row(ShortWrite("*/05.copy", max_bytes=9), Verdict.SURVIVED, writes=True),
     Row(DescriptorExhaustion()),
     Row(SharedMemoryExhaustion()),
     Row(WorkerKilled(at=2), later=WorkerKilled(at=6)),

@@ -4,23 +4,16 @@ import ctypes
 import errno
 import mmap
 import os
-import signal
-import tempfile
-from pathlib import Path
 
 import pytest
 
 from pytest_dataloader_faults._engine.kernel.caller import (
-    BadSyscallError,
     Syscall,
-    read_path,
     resolve_path,
 )
-from pytest_dataloader_faults._engine.system.processes import fork
 from pytest_dataloader_faults.faults import OpenError
 from support.attempts import attempt
 from support.tries import WAYS
-from support.waiting import until
 
 EIO = os.strerror(errno.EIO)
 _FOLDER, _MODE = -100, 0o600
@@ -55,19 +48,6 @@ def test_every_open_is_counted(path):
     gave, worker = _attempt_without_faults(names, lambda name: WAYS[name](path))
     assert len(names) == worker.files[path].opens
     assert not [each for each in gave if isinstance(each, str)]
-
-
-def test_the_path_counts_and_not_its_place(path, faulted_path):
-    buffer = ctypes.create_string_buffer(4096)
-
-    def open_path(name):
-        buffer.value = os.fsencode(name)
-        return _open_at(ctypes.addressof(buffer))
-
-    gave, _ = attempt(
-        [path, path, path, faulted_path, path, faulted_path], open_path, OpenError("*.faulted")
-    )
-    assert ["", "", "", EIO, "", EIO] == gave
 
 
 def test_a_child_with_memory_of_its_own(path, faulted_path):
@@ -117,39 +97,6 @@ def test_a_long_path(path, faulted_path):
     gave, injection = attempt(paths, open_path, OpenError("*/a.faulted"))
     assert ["", "", EIO, ""] == gave
     assert 3 == injection.workers[0].files[plain].opens
-
-
-def test_a_file_that_is_made_again():
-    """Removed and made anew in the folder for temporary files, it is reported as left there."""
-    fd, name = tempfile.mkstemp()
-    os.close(fd)
-
-    def open_path(flags):
-        if flags & os.O_CREAT:
-            os.unlink(name)
-        os.close(os.open(name, flags, _MODE))
-
-    try:
-        _, worker = _attempt_without_faults([os.O_RDONLY] * 3 + [os.O_RDWR | os.O_CREAT], open_path)
-        assert (name,) == tuple(worker.leftover_files)
-    finally:
-        os.unlink(name)
-
-
-def test_memory_that_is_another_programs_by_now():
-    """The path of a call is at the same place, but in a process that has replaced its memory."""
-    text = ctypes.create_string_buffer(b"/data/file.rec")
-    pid = fork()
-    if not pid:
-        os.execv("/bin/sleep", ["sleep", "60"])  # noqa: S606  # another program, the same process
-    try:
-        assert until(lambda: Path(f"/proc/{pid}/comm").read_text(encoding="ascii") == "sleep\n")
-        arguments = (_FOLDER, ctypes.addressof(text), os.O_RDONLY, 0, 0, 0)
-        with pytest.raises(BadSyscallError):
-            read_path(Syscall(1, pid, "openat", arguments))
-    finally:
-        os.kill(pid, signal.SIGKILL)
-        os.waitpid(pid, 0)
 
 
 def test_the_descriptor_of_another_process(path):

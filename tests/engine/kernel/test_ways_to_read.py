@@ -6,14 +6,12 @@ import functools
 import mmap
 import os
 import socket
-import tempfile
 from pathlib import Path
 
 import pytest
 
 from pytest_dataloader_faults import inject
 from pytest_dataloader_faults._engine.kernel.linux import MACHINE, SYSCALLS
-from pytest_dataloader_faults._engine.scope import arm_faults
 from pytest_dataloader_faults.faults import (
     ClosedDescriptor,
     ConnectError,
@@ -23,24 +21,11 @@ from pytest_dataloader_faults.faults import (
 )
 from support.attempts import (
     CONTENT,
-    NEVER,
     attempt,
     attempt_followed,
 )
 from support.epochs import alone, epoch
-from support.tries import WAYS, Tries, in_a_child, look_at, pread
-
-
-def _statx_null(_path):
-    libc = ctypes.CDLL(None, use_errno=True)
-    return libc.statx(0, None, 0, 0xFFF, None), ctypes.get_errno()
-
-
-def test_a_senseless_call_is_refused_by_the_kernel(path):
-    """As without us; Rust's library makes one of them to see whether there is a statx(2)."""
-    faults = ReadError("*.rec"), TruncatedFile("*.nothing")
-    (gave,), _ = attempt([path], _statx_null, *faults, require_fired=False)
-    assert _statx_null(path) == gave
+from support.tries import WAYS, Tries, look_at, pread
 
 
 def _call(name):
@@ -102,14 +87,6 @@ def test_queues_are_refused_under_every_fault(fault):
 
     assert [errno.EPERM] * len(QUEUES) == [each.gave for each in results]
     assert injection.workers[0].unobserved == {}
-
-
-def test_queues_are_reported_without_a_fault():
-    """The kernel may still refuse them."""
-    with arm_faults(watch_files=True) as injection:
-        epoch(alone(Tries(QUEUES, _errno_of_queue)))
-
-    assert injection.workers[0].unobserved == dict.fromkeys(QUEUES, 1)
 
 
 EIO = os.strerror(errno.EIO)
@@ -190,29 +167,6 @@ def test_reads_fail_however_the_descriptor_was_got(tmp_path):
     assert len(GOT) == injection.fired
 
 
-def test_what_a_file_is_filled_through_is_no_input(tmp_path):
-    def fill(mode):
-        with open(tmp_path / f"{mode}.rec", mode) as file:
-            file.write(CONTENT)
-            file.seek(0)
-            return file.read()
-
-    modes = ["w+b", "x+b"]
-    gave, _ = attempt(modes, fill, ReadError("*"), require_fired=False)
-    assert [CONTENT] * len(modes) == gave
-
-
-def test_a_file_without_a_name_is_no_input(tmp_path):
-    def fill(folder):
-        with tempfile.TemporaryFile(dir=folder) as file:
-            file.write(CONTENT)
-            file.seek(0)
-            return file.read()
-
-    (gave,), _ = attempt([tmp_path], fill, ReadError("*"), require_fired=False)
-    assert CONTENT == gave
-
-
 # Paths.
 
 
@@ -270,30 +224,3 @@ def test_a_glob_for_everything_spares_what_the_worker_prints_to(tmp_path, capfd)
 
     (gave,), _ = attempt([str(tmp_path / "data.rec")], read, ClosedDescriptor("*"))
     assert 8 == gave
-
-
-def test_a_child_that_reads_late(records):
-    first_path, *other_paths = sorted(map(str, records.iterdir()))
-
-    def read_late(path):
-        opened, go = os.pipe(), os.pipe()
-
-        def open_wait_read():
-            with open(path, "rb", buffering=0) as file:
-                os.write(opened[1], b".")
-                os.read(go[0], 1)
-                return file.read()
-
-        def read_many():
-            os.read(opened[0], 1)
-            assert all(Path(other_path).read_bytes() for other_path in other_paths * 20)
-            os.write(go[1], b".")
-
-        return in_a_child(open_wait_read, read_many)
-
-    follow = ReadError("*.rec", nth=NEVER)
-    (gave,), injection = attempt(
-        [first_path], read_late, ReadError("*/00.rec"), follow, require_fired=False
-    )
-    assert EIO in str(gave)
-    assert 1 == injection.fired

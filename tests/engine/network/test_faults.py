@@ -6,7 +6,6 @@ import socket
 import time
 
 import pytest
-import torch
 
 from pytest_dataloader_faults import inject, run_trial
 from pytest_dataloader_faults._engine.kernel import sockets
@@ -86,26 +85,6 @@ def test_a_hung_answer_comes_at_the_end_of_the_scope(address):
     assert (SIZE,) == next(iterator).gave
 
 
-def _request_on_kept_connection(address):
-    """A connection that the worker keeps and uses for each sample."""
-    connection = _KEPT.get(address)
-    if connection is None:
-        connection = _KEPT[address] = socket.create_connection(address)
-    connection.sendall(b"?")
-    return len(connection.recv(SIZE, socket.MSG_WAITALL))
-
-
-_KEPT: dict = {}
-
-
-def test_a_connection_that_is_kept_continues_after_the_scope(address):
-    loader = alone(Tries([address] * 2, _request_on_kept_connection), persistent_workers=True)
-    with inject(SlowRead("tcp://*", seconds=0.01)) as injection:
-        results = [each.gave for each in loader]
-    assert ([SIZE, SIZE], 2) == (results, injection.fired)
-    assert [SIZE, SIZE] == [each.gave for each in loader]
-
-
 ALONE = {"num_workers": 1, "batch_size": 8}
 
 
@@ -142,9 +121,3 @@ def test_a_failure_of_the_relay_is_an_error_of_the_run(url, monkeypatch):
     monkeypatch.setattr(Relayed, "_apply_faults", fail)
     with pytest.raises(HarnessError, match="no room"):
         run_trial(lambda: ByHttp(url), ConnectionReset())
-
-
-@pytest.mark.usefixtures("_forbidden")
-def test_a_dataset_without_connections_is_no_error():
-    outcome = run_trial(lambda: [*torch.arange(2)], ConnectionReset())
-    assert (0, None) == (outcome.fired, outcome.exception)

@@ -4,24 +4,20 @@ import functools
 import http.client
 import http.server
 import socket
-import subprocess
 import threading
 import urllib.error
 import urllib.request
 
 import pytest
 
-from pytest_dataloader_faults import inject
 from pytest_dataloader_faults._engine.plan import FaultPlan, WorkerFaults
 from pytest_dataloader_faults._engine.policy import FaultPolicy, Operation
 from pytest_dataloader_faults._engine.supervisor.answers.http import Answer, HttpRequests
-from pytest_dataloader_faults.faults import ConnectionClosed, HttpError, SlowRead
+from pytest_dataloader_faults.faults import HttpError
 from support.attempts import NEVER, attempt
-from support.epochs import alone
 from support.network_datasets import write_samples
 from support.rows import rows
 from support.servers import http_server, path_of, read_all, tcp_server
-from support.tries import Tries
 
 PEER = "tcp://192.0.2.1:80"
 GET = b"GET /a HTTP/1.1\r\nHost: h\r\n\r\n"
@@ -210,40 +206,6 @@ def _status(url):
 def _url(tmp_path_factory):
     with http_server(write_samples(tmp_path_factory.mktemp("served"))) as url:
         yield url
-
-
-def test_other_faults_of_answers_hit_the_page(url):
-    cut = ConnectionClosed(after=300, nth=2)
-    results, injection = attempt(
-        [f"{url}/0.bin"] * 2, _status, HttpError(), SlowRead("tcp://*", seconds=0.01), cut
-    )
-    assert results[0][0] == 503
-    assert "IncompleteRead" in results[1]
-    assert [2, 2, 1] == [each.fired for each in injection.faults]
-
-
-def test_a_worker_that_lives_on_gets_what_the_server_sends(url):
-    loader = alone(Tries([f"{url}/0.bin"], _status), persistent_workers=True)
-    with inject(HttpError()):
-        assert [503] == [each.gave[0] for each in loader]
-    assert [200] == [each.gave[0] for each in loader]
-
-
-def _upload_by_curl(url):
-    """The status; curl waits with a body of that size until the server wants it."""
-    command = ["curl", "-s", "-o", "/dev/null", "-w", "%{http_code}", "-X", "POST"]
-    data = "x" * 2_000_000
-    arguments = ["-H", "Expect: 100-continue", "--data-binary", "@-", url]
-    return subprocess.run(
-        [*command, *arguments], input=data, capture_output=True, text=True, check=True
-    ).stdout
-
-
-def test_an_upload_that_waits_is_refused(server):
-    address, _ = server
-    url = f"http://127.0.0.1:{address[1]}/x"
-    results, injection = attempt([url] * 2, _upload_by_curl, HttpError(times=1))
-    assert (["503", "200"], 1) == (results, injection.fired)
 
 
 def _talk(words, address):

@@ -224,17 +224,6 @@ def _full():
         yield server.getsockname()
 
 
-def _connect_briefly(address):
-    return socket.create_connection(address, timeout=0.3)
-
-
-def test_the_limit_of_a_client_holds_while_it_connects(full):
-    """A server that does not accept is the worker's own to wait for, and no fault is on that."""
-    (gave,), injection = run_followed(functools.partial(_connect_briefly, full))
-    assert "TimeoutError: timed out" == gave
-    assert {"connect to a server that did not accept at once": 1} == injection.workers[0].unobserved
-
-
 ANSWER = bytes(range(250)) * 400
 
 
@@ -290,7 +279,6 @@ def test_tls_meets_the_fault(contexts):
 
 
 LIMIT = 256
-MANY = 400
 
 
 def _echo_in_pieces(connection):
@@ -309,35 +297,6 @@ def _under_a_limit(way, fault):
             assert result.gave is True, result.gave
 
         return in_a_process(body)
-
-
-def _connect_in_turn(address):
-    for _ in range(MANY):
-        with socket.create_connection(address) as connection:
-            connection.sendall(b"x")
-            assert connection.recv(1) == b"x"
-    return True
-
-
-def _connect_and_reset(address):
-    for _ in range(MANY):
-        with socket.create_connection(address) as connection:
-            connection.sendall(b"x")
-            try:
-                connection.recv(1)
-            except ConnectionResetError:
-                continue
-            return False
-    return True
-
-
-@pytest.mark.parametrize(
-    ("way", "fault"),
-    [(_connect_in_turn, SlowRead("tcp://*", nth=NEVER)), (_connect_and_reset, ConnectionReset())],
-    ids=["ended", "cut off"],
-)
-def test_past_connections_take_no_descriptor(way, fault):
-    assert not _under_a_limit(way, fault)
 
 
 def _open_connections(address):

@@ -6,19 +6,16 @@ import mmap
 import signal
 
 import pytest
-import torch
-from torch.utils.data import ConcatDataset, IterableDataset, _utils
 
 from pytest_dataloader_faults import inject, run_trial
 from pytest_dataloader_faults.exceptions import HarnessError
-from pytest_dataloader_faults.faults import OpenError, ReadError, WorkerKilled
+from pytest_dataloader_faults.faults import ReadError, WorkerKilled
 from pytest_dataloader_faults.outcomes import FiringKind
-from pytest_dataloader_faults.outcomes.fault_facts import explain_unfired
 from support.attempts import epoch_of
-from support.datasets import ManyTensors, Records, RecordStream, write_records
+from support.datasets import Records, write_records
 from support.epochs import alone, epoch
 from support.supervisors import running_supervisors
-from support.tries import WAYS, Tries, number_of
+from support.tries import WAYS, Tries
 
 pytestmark = pytest.mark.usefixtures("engine")
 SIGNALS = ("SIGKILL", "SIGSEGV", "SIGABRT", "SIGTERM", "SIGBUS", "SIGHUP")
@@ -104,33 +101,6 @@ def test_a_worker_dies_with_half_a_batch_passed(records):
     assert [(0, 2)] == [(each.worker, each.fetch) for each in injection.faults[0].firings]
 
 
-def test_no_process_dies_before_their_time(dataset):
-    times = ({"at": 17}, {"worker": 5}, {"sample": 16}, {"reading": "*.jpg"})
-    with inject(*(WorkerKilled(**each) for each in times), require_fired=False) as injection:
-        read = epoch(alone(dataset))
-    assert (16, [0], None) == (len(read.batches), read.exit_codes, read.error)
-    for facts in injection.faults:
-        message = explain_unfired([facts], injection.workers)
-        assert f"{facts.fault!r} never fired" in message
-        assert "worker 0: 16" in message or "*.jpg" in message
-
-
-@pytest.mark.slow
-def test_a_spawned_worker_that_is_ordered_to_end_does_not_abort(records, monkeypatch):
-    """The loop breaks while hundreds of tensors are shared."""
-    # How long torch waits for a worker, which it then terminates: too short on a busy machine.
-    monkeypatch.setattr(_utils, "MP_STATUS_CHECK_INTERVAL", 60.0)
-    read = Tries([str(records / "00.rec")], number_of)
-    with inject(OpenError("*/00.rec")):
-        loader = alone(ConcatDataset([read, ManyTensors()]), multiprocessing_context="spawn")
-        iterator = iter(loader)
-        assert "Errno 5" in next(iterator).gave
-        next(iterator)
-        (worker,) = iterator._workers
-        iterator._shutdown_workers()
-    assert worker.exitcode == 0
-
-
 def _supervisor():
     """The process that answers the workers' calls."""
     (supervisor,) = running_supervisors()
@@ -164,44 +134,6 @@ def test_a_supervisor_that_dies(dataset, records, kind, when):
     with inject(ReadError("*/15.rec")) as injection:
         epoch(loader)
     assert injection.fired == 1
-
-
-PREFETCH = (1, 4)
-
-
-def test_a_death_after_an_epoch_that_was_left_early(records):
-    """What was prefetched for the epoch that was left counts, too."""
-    with inject(WorkerKilled(at=12)):
-        for prefetch in PREFETCH:
-            loader = _persistent_loader(Records(records), 1, prefetch)
-            next(iter(loader))
-            second_epoch = epoch(loader)
-            assert 12 - 1 - (1 + prefetch) == len(second_epoch.batches)
-            assert "DataLoader worker" in second_epoch.text
-
-
-def _persistent_loader(dataset, workers, prefetch):
-    return alone(dataset, persistent_workers=True, num_workers=workers, prefetch_factor=prefetch)
-
-
-class Stream(IterableDataset):
-    """Eight samples, which take long to share, each tensor being a segment of its own."""
-
-    def __iter__(self):
-        return ([torch.full((1,), number) for _ in range(100)] for number in range(8))
-
-
-def test_a_death_in_a_later_epoch_of_a_stream():
-    """An epoch of a stream takes one fetch more, which finds its end.
-
-    What the loader asks for beyond that, the worker drops, and is no fetch.
-    """
-    with inject(WorkerKilled(at=9 + 3)):
-        loader = _persistent_loader(Stream(), 1, prefetch=4)
-        complete_epoch, last_epoch = epoch(loader), epoch(loader)
-    assert (8, None) == (len(complete_epoch.batches), complete_epoch.error)
-    assert 2 == len(last_epoch.batches)
-    assert "DataLoader worker" in last_epoch.text
 
 
 def test_what_was_delivered_before_is_always_the_same(tmp_path):
@@ -247,28 +179,3 @@ def test_a_reader_that_keeps_the_interpreter_lock_dies_too(records):
 
     assert len(read.batches) <= 5
     assert ([-signal.SIGKILL], 1) == (read.exit_codes, injection.fired)
-
-
-class ReadsFirst(RecordStream):
-    """Has read all of its samples by the time that the first is asked for."""
-
-    def __iter__(self):
-        return iter(list(super().__iter__()))
-
-
-def test_a_later_fetch_is_waited_for(records):
-    outcome = run_trial(lambda: ReadsFirst(records), WorkerKilled(reading="*.rec", at=2))
-
-    assert outcome.fired == 0
-
-
-def test_a_stream_dies_in_a_read_before_its_first_fetch(records):
-    """What ``__iter__`` reads is read before that."""
-    fault = WorkerKilled(reading="*", worker=0)
-    outcome = run_trial(lambda: ReadsFirst(records), fault)
-
-    (firing,) = outcome.faults[0].firings
-    assert (firing.worker, firing.fetch) == (0, 0)
-    assert [str(each) for each in outcome.deaths] == ["worker 0 was killed by SIGKILL"]
-    assert outcome.fired == 1
-    assert (outcome.delivered, outcome.recovery.complete) == ((), True)

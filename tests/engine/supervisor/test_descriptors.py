@@ -3,7 +3,6 @@
 import errno
 import itertools
 import os
-import resource
 
 import pytest
 from torch.utils.data import Dataset
@@ -14,16 +13,14 @@ from pytest_dataloader_faults._engine.system.processes import fork
 from pytest_dataloader_faults.faults import (
     ClosedDescriptor,
     ReadError,
-    TruncatedFile,
 )
-from support.attempts import NEVER, attempt, epoch_of, error_of
+from support.attempts import NEVER, epoch_of, error_of
 from support.children import in_its_own_process
 from support.epochs import alone, epoch
-from support.tries import ENOUGH, WAYS, Tries, pread
+from support.tries import WAYS, Tries, pread
 
 pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create")
 CONTENT = bytes(range(200))
-LOST = f"OSError: [Errno {errno.EBADF}] Bad file descriptor"
 SAMPLES = 8
 
 
@@ -83,16 +80,6 @@ def test_a_kept_file_is_closed_at_a_sample(tmp_path):
             assert ("close", path, fetch) == (firing.call, firing.path, firing.fetch)
 
 
-def test_only_matching_files_are_closed_at_a_sample(path, tmp_path):
-    (tmp_path / "spared.rec").write_bytes(CONTENT)
-    with open(path, "rb") as lost, open(tmp_path / "spared.rec", "rb") as spared:
-        sources = [each.fileno() for each in (lost, spared)] * 2
-        with inject(ClosedDescriptor("*.bin", sample=2)):
-            read = epoch(alone(Tries(sources, pread)))
-        assert CONTENT == pread(lost.fileno())
-    assert [CONTENT, CONTENT, LOST, CONTENT] == [each.gave for each in read.batches]
-
-
 def test_a_log_is_left_open(tmp_path):
     """Of ``pytest >log`` every worker has the log; closing it would tell nothing of a dataset."""
     cells = list(itertools.product((os.O_WRONLY, os.O_RDWR), (None, 2)))
@@ -108,32 +95,6 @@ def test_a_log_is_left_open(tmp_path):
         for descriptor in descriptors:
             os.close(descriptor)
     assert [0, 0, 1, 1] == [each.fired for each in injection.faults]
-
-
-def test_nothing_is_open_at_that_sample(path):
-    with inject(ClosedDescriptor("*.bin", sample=2), require_fired=False) as injection:
-        read = epoch(alone(Tries([path] * 4, WAYS["read"])))
-    assert [CONTENT] * 4 == [each.gave for each in read.batches]
-    assert (0, 0) == (injection.matched, injection.fired)
-
-
-def _read_both(source):
-    """What a file gives, and what is behind a descriptor that was there before."""
-    path, fd = source
-    return error_of(WAYS["pread"])(path), os.pread(fd, ENOUGH, 0)
-
-
-def test_a_number_that_is_in_use_is_not_given(path, tmp_path):
-    other_path = tmp_path / "other.txt"
-    other_path.write_bytes(b"other")
-    last = resource.getrlimit(resource.RLIMIT_NOFILE)[0] - 1
-    with open(other_path, "rb", buffering=0) as file:
-        os.dup2(file.fileno(), last)
-    try:
-        ((lost, other_content),), _ = attempt([(path, last)], _read_both, ClosedDescriptor("*.bin"))
-    finally:
-        os.close(last)
-    assert (LOST.partition(": ")[2], b"other") == (lost, other_content)
 
 
 LIMIT = 256
@@ -163,14 +124,6 @@ def test_a_fault_of_every_file_happens_in_every_file(paths):
     gave, injection = _read(paths, ReadError("*.bin"), read=error_of(WAYS["read"]))
     assert len(paths) == injection.fired
     assert {f"[Errno 5] {EIO}"} == set(gave)
-
-
-@in_its_own_process(LIMIT, LIMIT)
-def test_every_file_can_be_shorter(paths):
-    """Substitutes that nobody has asked for in a while are made anew when somebody does."""
-    gave, injection = _read(paths * 2, TruncatedFile("*.bin"), workers=2)
-    assert {b"cont"} == set(gave)
-    assert 2 * len(paths) == injection.fired
 
 
 @in_its_own_process(LIMIT, LIMIT)

@@ -5,7 +5,6 @@ import gc
 import os
 import select
 import signal
-import sys
 import threading
 import warnings
 
@@ -18,7 +17,6 @@ from pytest_dataloader_faults.faults import ReadError, SlowRead
 from pytest_dataloader_faults.injection import inject
 from support.datasets import Records
 from support.epochs import alone, epoch
-from support.waiting import until
 
 pytestmark = pytest.mark.usefixtures("engine")
 
@@ -107,34 +105,6 @@ def test_it_is_forked_while_threads_hold_locks(records):
         thread.join()
 
 
-def test_a_scope_in_a_thread_that_ends_first(records):
-    scopes = [inject(ReadError("*/00.rec"))]
-    thread = threading.Thread(target=scopes[0].__enter__)
-    thread.start()
-    thread.join()
-    assert "Errno 5" in epoch(alone(Records(records))).text
-    scopes[0].__exit__(None, None, None)
-
-
-def test_a_tracer_of_the_test_does_not_trace_it(records, tmp_path):
-    tracing, pid = os.open(tmp_path / "traced", os.O_WRONLY | os.O_CREAT | os.O_APPEND), os.getpid()
-
-    def trace(frame, *_):
-        if os.getpid() != pid and frame.f_code.co_name in ("run", "_on_call"):
-            os.write(tracing, b"line\n")
-        return trace
-
-    before = sys.gettrace()
-    sys.settrace(trace)
-    try:
-        with inject(ReadError("*.none"), require_fired=False) as injection:
-            _started(injection)
-    finally:
-        sys.settrace(before)
-    os.close(tracing)
-    assert (tmp_path / "traced").read_bytes() == b""
-
-
 def test_signals_do_not_run_handlers_of_the_test(records, tmp_path):
     """Nor do they write to what a loop of the test's waits for."""
     reading, writing = os.pipe2(os.O_NONBLOCK)
@@ -174,15 +144,3 @@ def test_functions_that_a_test_has_replaced_are_not_the_supervisors(records, mon
             read = epoch(alone(dataset))
     assert "Errno 5" in read.text
     assert [1, 1] == [each.fired for each in injection.faults]
-
-
-def test_a_supervisor_whose_workers_outlive_the_scope_is_waited_for(records):
-    with inject(ReadError("*.none"), require_fired=False) as injection:
-        iterator = iter(DataLoader(Records(records), num_workers=1, batch_size=1))
-        next(iterator)
-        supervisor = _started(injection)
-    assert supervisor.is_running()
-    del iterator
-    assert until(lambda: supervisor.status() == psutil.STATUS_ZOMBIE)
-    assert _has_error(records)
-    assert not supervisor.is_running()

@@ -2,7 +2,6 @@
 
 import errno
 import itertools
-import multiprocessing
 import os
 from collections import defaultdict
 from types import SimpleNamespace
@@ -19,9 +18,7 @@ from pytest_dataloader_faults._engine.supervisor.shared_offsets import (
 )
 from pytest_dataloader_faults.faults import ClosedDescriptor, TruncatedFile
 from support.attempts import epoch_of
-from support.corpus.handles import UnbufferedInInit
 from support.epochs import alone
-from support.results import result_of
 
 SIZE = 64
 MANY = 260
@@ -76,33 +73,6 @@ def test_each_of_many_held_files_meets_the_fault(tmp_path):
             assert [int(each) for each in read.batches] == [HELD[name][1]] * count
             assert facts[[*HELD].index(name)].fired == count
             del dataset  # It closes its files.
-
-
-def _files_read_through_one_offset(result):
-    shared = {path for worker in result.outcome.workers for path in worker.shared_offset_files}
-    return {os.path.basename(path) for path in shared}
-
-
-class _UnderLock(UnbufferedInInit):
-    """Lets one worker after the other seek and read; none waits long for that: healthy."""
-
-    def __init__(self, folder):
-        super().__init__(folder)
-        self.lock = multiprocessing.Lock()
-
-    def __getitem__(self, index):
-        if not self.lock.acquire(timeout=0.25):
-            raise TimeoutError("the file is in use")
-        try:
-            return super().__getitem__(index)
-        finally:
-            self.lock.release()
-
-
-def test_a_lock_for_which_no_worker_waits_long_is_healthy(records):
-    result = result_of(lambda: _UnderLock(records), "workers-agree")
-    assert {"records.pack"} == _files_read_through_one_offset(result)
-    assert result.passed
 
 
 def test_duplicates_are_one_description_and_two_opens_are_not(tmp_path):

@@ -1,7 +1,5 @@
 """A descriptor's number says nothing once it is closed: whoever has it next is another file."""
 
-import errno
-import functools
 import mmap
 import os
 
@@ -11,13 +9,12 @@ import torch
 from pytest_dataloader_faults import inject
 from pytest_dataloader_faults._engine.system.proc import descriptors, limit_for_headroom
 from pytest_dataloader_faults.faults import ClosedDescriptor, ReadError
-from support.attempts import CONTENT, attempt, error_of
+from support.attempts import CONTENT, error_of
 from support.children import in_its_own_process
 from support.epochs import alone, epoch
 from support.tries import WAYS, Tries, in_a_child, number_of, pread
 
 LIMIT = 128
-EIO = os.strerror(errno.EIO)
 _kept: list[int] = []
 
 
@@ -114,38 +111,3 @@ def test_shared_memory_that_has_the_number_of_a_faulted_file(victim):
 
 
 # What is still the file, under whatever name.
-
-
-def _remove_and_read(path):
-    with open(path, "rb", buffering=0) as file:
-        os.unlink(path)
-        return error_of(lambda file: file.read())(file)
-
-
-def _read_twice(path):
-    """The second descriptor fails when the first one is closed, too."""
-    with open(path, "rb", buffering=0) as second:
-        return [error_of(WAYS["read"])(path), error_of(lambda file: file.read())(second)]
-
-
-def _map_and_read(path):
-    """What was put under its number for the mapping's sake is not another file's."""
-    fd = os.open(path, os.O_RDONLY)
-    mmap.mmap(fd, 0, access=mmap.ACCESS_READ).close()
-    return error_of(pread)(fd)
-
-
-SAME = {
-    "removed": (_remove_and_read, f"[Errno 5] {EIO}", ["read"]),
-    "open twice": (_read_twice, [f"[Errno 5] {EIO}"] * 2, ["read"] * 2),
-    "mapped and read": (_map_and_read, f"[Errno 5] {EIO}", ["mmap", "pread64"]),
-}
-
-
-def test_what_is_still_the_file(paths):
-    faults = [ReadError(path) for path in paths[: len(SAME)]]
-    ways = [way for way, *_ in SAME.values()]
-    calls = [functools.partial(way, path) for way, path in zip(ways, paths, strict=False)]
-    gave, injection = attempt(calls, lambda call: call(), *faults)
-    names = [[each.call for each in facts.firings] for facts in injection.faults]
-    assert [each[1:] for each in SAME.values()] == list(zip(gave, names, strict=True))

@@ -17,7 +17,7 @@ from pytest_dataloader_faults.faults import (
 )
 from support.attempts import attempt, epoch_of
 from support.datasets import COUNT
-from support.epochs import alone, epoch, take_before_hang
+from support.epochs import alone, take_before_hang
 from support.tries import WAYS, Tries
 from support.waiting import until
 
@@ -66,14 +66,6 @@ def test_a_slow_read_is_late(paths):
     assert [1] * len(ways) == [each.fired for each in injection.faults]
 
 
-def test_delays_of_two_faults_add_up(paths):
-    faults = [SlowRead("*.rec", seconds=0.2), SlowRead("*/00.rec", seconds=0.2)]
-    with inject(*faults) as injection:
-        (read,) = epoch(alone(Tries(paths[:1], _seconds(WAYS["read"])))).batches
-    assert read.gave >= 0.4
-    assert [1, 1] == [each.fired for each in injection.faults]
-
-
 def test_other_threads_go_on_meanwhile(paths):
     """Only the one that reads waits, and it does not keep the worker from ending."""
     with inject(HungRead("*/00.rec")) as injection:
@@ -82,15 +74,6 @@ def test_other_threads_go_on_meanwhile(paths):
         assert until(lambda: injection.fired)
         assert [Path(path).read_bytes() for path in paths[1:]] == list(iterator)
     assert until(lambda: iterator._workers[0].exitcode == 0)
-
-
-def test_other_workers_go_on_meanwhile(paths):
-    with inject(HungRead("*/00.rec")) as injection:
-        loader = _reading(paths, num_workers=2, in_order=False)
-        read = epoch(loader, (injection, 0))
-    assert {1} == {each.worker for each in read.batches}
-    assert "timed out" in read.text
-    assert [0, 0] == read.exit_codes
 
 
 @pytest.mark.parametrize("fault", STANDING_STILL, ids=repr)
@@ -149,11 +132,3 @@ def _time_out(iterator, count, injection, patience=0.5):
 def _kill_and_wait(worker):
     worker.kill()
     assert until(lambda: worker.exitcode is not None)
-
-
-def test_each_worker_may_hang(paths):
-    with inject(WorkerHung(worker=None)) as injection:
-        read = epoch(_reading(paths, num_workers=2), (injection, 0))
-    assert [] == read.batches
-    assert [0, 0] == read.exit_codes
-    assert 0 in {each.worker for each in injection.faults[0].firings}

@@ -4,10 +4,8 @@ import contextlib
 import errno
 import mmap
 import os
-import platform
 import signal
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -21,7 +19,7 @@ from pytest_dataloader_faults.faults import (
     TruncatedFile,
 )
 from pytest_dataloader_faults.outcomes import FiringKind
-from support.attempts import CONTENT, attempt, attempt_followed, error_of
+from support.attempts import CONTENT, attempt, error_of
 from support.epochs import alone, epoch
 from support.tries import (
     WAYS,
@@ -31,7 +29,6 @@ from support.tries import (
     look_at,
     pread,
     read_on,
-    standard_input,
 )
 
 PAGES = 4
@@ -106,13 +103,6 @@ def test_a_held_descriptor_whose_name_leads_nowhere_is_left_alone(tmp_path):
     assert BYTES == result.gave
 
 
-def test_every_worker_meets_its_copy(held_fd):
-    with inject(ReadError("*.bin", nth=2, times=1)) as injection:
-        results = epoch(alone(Tries([held_fd] * 6, pread), num_workers=2)).batches
-    assert [2, 3] == [each.index for each in results if isinstance(each.gave, str)]
-    assert [(0, 2), (1, 2)] == sorted((f.worker, f.fetch) for f in injection.faults[0].firings)
-
-
 def test_a_held_mapping_raises_sigbus(held_path, mapped):
     with inject(ReadError("*.bin")) as injection:
         read = epoch(alone(Tries([(mapped, 0)], look_at)))
@@ -132,7 +122,6 @@ def test_a_held_mapping_is_of_a_shorter_file(mapped):
 
 
 EIO = os.strerror(errno.EIO)
-KERNEL = tuple(map(int, platform.release().split("-")[0].split(".")[:2]))
 
 
 def test_children_are_counted_with_their_worker(path):
@@ -148,14 +137,6 @@ def test_children_are_counted_with_their_worker(path):
     assert firing.pid != injection.workers[0].pid
 
 
-def test_a_program_fed_by_standard_input(path):
-    (gave,), injection = attempt_followed([path], standard_input, "*.rec")
-    assert (CONTENT, {}) == (gave, injection.workers[0].unobserved)
-    assert injection.matched
-    (gave,), _ = attempt([path], standard_input, TruncatedFile("*.rec", keep=50))
-    assert CONTENT[:50] == gave
-
-
 def test_threads_of_a_worker_share_its_count(records):
     paths = sorted(map(str, records.iterdir())) * 8
     contents = [Path(path).read_bytes() for path in paths]
@@ -167,40 +148,3 @@ def test_threads_of_a_worker_share_its_count(records):
     spared = [place for place in range(len(paths)) if place not in failed]
     assert [contents[place] for place in spared] == [gave[place] for place in spared]
     assert (len(paths), 3) == (injection.matched, injection.fired)
-
-
-@pytest.mark.skipif(KERNEL < (5, 19), reason="a call is restarted by each signal up to Linux 5.18")
-def test_calls_that_signals_interrupt_are_counted_once(tmp_path):
-    path = tmp_path / "file.rec"
-    path.write_bytes(CONTENT)
-
-    def read(path):
-        signal.signal(signal.SIGALRM, lambda *_: None)
-        signal.setitimer(signal.ITIMER_REAL, 0.0005, 0.0005)
-        try:
-            return {WAYS["pread"](path) for _ in range(2000)}
-        finally:
-            signal.setitimer(signal.ITIMER_REAL, 0)
-
-    (gave,), injection = attempt_followed([str(path)], read, "*.rec")
-    assert {CONTENT} == gave
-    assert [2000] * 3 == [each.matched for each in injection.faults[:3]]
-
-
-def test_a_tracer_looks_up_source_files_while_a_worker_is_armed(path):
-    """As coverage does, by a call that the filter hands over."""
-    lookups = set()
-
-    def tracer(frame, _event, _argument):
-        key = os.getpid(), frame.f_code.co_filename
-        if key not in lookups:
-            lookups.add(key)
-            os.path.lexists(key[1])
-
-    earlier_trace = sys.gettrace()
-    sys.settrace(tracer)
-    try:
-        (gave,), _ = attempt([path], WAYS["pread"], TruncatedFile("*.rec", keep=50))
-    finally:
-        sys.settrace(earlier_trace)
-    assert CONTENT[:50] == gave

@@ -6,7 +6,7 @@ import signal
 import time
 
 import pytest
-from torch.utils.data import DataLoader, Dataset, IterableDataset, get_worker_info
+from torch.utils.data import DataLoader, Dataset
 from torch.utils.data._utils import worker as torch_worker
 
 from pytest_dataloader_faults import inject, run_trial
@@ -14,11 +14,9 @@ from pytest_dataloader_faults._engine.worker.arm import end_with_parent
 from pytest_dataloader_faults.faults import ReadError, WorkerExited, WorkerHung, WorkerKilled
 from pytest_dataloader_faults.outcomes import FiringKind
 from support.attempts import epoch_of
-from support.datasets import Records
 from support.epochs import alone
 from support.served import SharesTensors
 from support.tries import Reads
-from support.waiting import until
 
 
 def test_sharing_a_tensor_imports_nothing(records):
@@ -74,15 +72,6 @@ def test_torch_looks_for_the_parent_that_the_worker_began_with():
     assert pid == os.getpid()
 
 
-def test_an_iterator_that_is_dropped_ends_its_workers(records):
-    with inject(ReadError("*.none"), require_fired=False):
-        iterator = iter(DataLoader(Records(records), num_workers=2, persistent_workers=False))
-        next(iterator)
-        workers = iterator._workers
-        del iterator
-        assert until(lambda: not any(each.is_alive() for each in workers), 4.0)
-
-
 SAMPLES = 12
 SAMPLE = 5
 KINDS = [
@@ -102,14 +91,6 @@ class Batches(Dataset):
         return indices
 
 
-class Stream(IterableDataset):
-    """The samples of each worker: its id, and their number."""
-
-    def __iter__(self):
-        worker = get_worker_info().id
-        return ((worker, number) for number in range(SAMPLES))
-
-
 @pytest.mark.parametrize(("fault", "call"), KINDS)
 def test_whichever_worker_begins_it(fault, call):
     kind = FiringKind.HANG if call == "hang" else FiringKind.DEATH
@@ -124,18 +105,6 @@ def test_whichever_worker_begins_it(fault, call):
                 (firing.worker, firing.fetch, firing.call, firing.kind) for firing in facts.firings
             ]
             assert facts.mentioned == 1
-
-
-@pytest.mark.parametrize(("fault", "call"), KINDS)
-def test_each_stream_counts_for_itself(fault, call):
-    with inject(fault) as injection:
-        for size in (None, 4):
-            place = SAMPLE // (size or 1)
-            read, (facts,) = _epoch(injection, call, 2 * place, Stream(), size)
-            workers = [(each if size is None else each[0])[0] for each in read.batches]
-            assert [0, 1] * place == workers
-            firing = min(facts.firings, key=lambda firing: firing.worker)
-            assert (0, place + 1, call) == (firing.worker, firing.fetch, firing.call)
 
 
 def _epoch(injection, call, place, dataset, size):
