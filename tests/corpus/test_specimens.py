@@ -35,12 +35,10 @@ OF_FILES_BEFORE = [check.name for check in LISTINGS]
 _FIRST_TWINS = {case.entry[0]: case for case in reversed(CASES)}
 TWINS = {family: _FIRST_TWINS[family] for family in "AHJNOPQ"}
 """The first of the families whose twins differ most from plain records. evidence has the others."""
-VERDICTS = {case.verdict: case for case in reversed(CASES)}
-"""The first case of each."""
+VERDICTS = {case.verdict: case for case in (*reversed(CASES), *reversed(OF_CHECK.values()))}
+"""A case of each: where there is one, that of a check."""
 OFTEN = [case for case in (*OF_CHECK.values(), *VERDICTS.values()) if case.check != "copy-on-write"]
 """Specimens of every run. For copy-on-write, see test_copy_on_write.py."""
-ALSO_ALONE = ("persistent-workers", "worker-killed")
-"""Checks whose specimens run whole batteries in every run."""
 _OF_CONNECTIONS = [each for each in NETWORK if each.name != "hung-read"]
 _LOCKS_AND_THREADS = (file_locks, workers.thread_exhaustion)
 _OF_MEMORY = (copy_on_write, workers.memory_exhaustion)
@@ -99,7 +97,7 @@ def test_twin_passes_that_check(case, result_of):
 
 @pytest.mark.timeout(600)
 @pytest.mark.filterwarnings("ignore::pytest_dataloader_faults.UnclearErrorWarning")
-@pytest.mark.parametrize("case", _by_name("specimen", [OF_CHECK[each] for each in ALSO_ALONE]))
+@pytest.mark.parametrize("case", _by_name("specimen", []))
 def test_a_check_of_a_battery_has_the_verdict_of_the_check_alone(case, tmp_path):
     """Whatever the checks before it have found."""
     make = functools.partial(case.specimen, case.fill(tmp_path / "records"))

@@ -64,42 +64,12 @@ def test_few_datasets(one_check, capsys):
 
 
 @pytest.mark.slow
-def test_all_datasets_by_one_check(one_check, capsys):
-    assert demo.main(["--all"]) == 0
-
-    summaries, table = capsys.readouterr().out.partition(demo.LEGEND)[0].split("\n\n ", 1)
-    assert all(f"\n{name}: 1 " in summaries for name in EXPECTED)
-    assert demo.read_matrix(f" {table}") == {
-        name: {CHECK: row[CHECK]} for name, row in EXPECTED.items()
-    }
-
-
-@pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_all_datasets(copied):
     process = _start(copied, "--all", timeout=840)
 
     assert (process.returncode, process.stderr) == (0, "")
     assert demo.EXPECTED.read_text() in process.stdout
-
-
-def test_few_datasets_show_each_kind_of_finding():
-    shared, silent, healthy = ({*EXPECTED[name].values()} for name in demo.SHORT)
-
-    assert EXPECTED[demo.SHORT[0]]["workers-agree"] == "corrupted"
-    assert "fails_without_fault" in shared
-    assert {"corrupted", "failed_unclearly"} <= silent
-    assert healthy <= GOOD
-
-
-@pytest.mark.parametrize("name", demo.SHORT)
-def test_what_a_dataset_is_about_is_one_line(name):
-    line = demo.about(name)
-
-    assert line.startswith(f"{name} ")
-    assert ". Flaw: " in line or ". Healthy: " in line
-    assert line.endswith(".")
-    assert "\n" not in line
 
 
 def test_what_is_next_exists(examples):
@@ -132,21 +102,6 @@ def test_unknown_dataset(capsys):
 
     error = capsys.readouterr().err
     assert [name for name in EXPECTED if name not in error] == []
-
-
-@pytest.mark.slow
-def test_one_dataset(copied):
-    process = _start(copied, "--only", "Careful")
-
-    assert (process.returncode, process.stderr) == (0, "")
-    summary, _, details = process.stdout.partition("\n\n")
-    heading, verdicts = summary.splitlines()
-    assert heading == demo.about("Careful")
-    assert verdicts.startswith("Careful: 20 checks passed (12 failed_cleanly, 8 survived), ")
-    table, _, verdict = details.partition(demo.LEGEND)
-    assert demo.read_matrix(table) == {"Careful": EXPECTED["Careful"]}
-    assert verdict.strip() == "The verdicts are the expected ones."
-    assert list((copied.parent / "tmp").iterdir()) == []
 
 
 def test_wrong_expectation(tmp_path, monkeypatch, capsys):

@@ -90,7 +90,10 @@ ROWS = {
 }
 
 
-SLOW = {"in a new process", "in the process that resumes"}
+SLOW = {
+    *("no memory", "without workers", "truncated before init"),
+    *("in a new process", "in the process that resumes"),
+}
 """Rows of which another one has most of the mechanism."""
 
 

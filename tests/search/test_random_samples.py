@@ -1,17 +1,14 @@
 """Searches among datasets whose samples are random: compared as the contract says."""
 
 import pytest
-import torch
 
 from pytest_dataloader_faults import Contract, Verdict, explore, faults, run_trial
-from pytest_dataloader_faults.exceptions import CheckFailedError, InvalidArgumentError
+from pytest_dataloader_faults.exceptions import InvalidArgumentError
 from pytest_dataloader_faults.outcomes.agreement import EXACT
-from pytest_dataloader_faults.search import replay
 from pytest_dataloader_faults.search._assertion import assert_survives_or_fails_cleanly
 from support.corpus.state import Noisy
-from support.datasets import Records
 from support.planted import ALONE
-from support.random_samples import Jittered, JitteredZeros, NoisyZeros, OwnNoise, rounded
+from support.random_samples import Jittered, JitteredZeros, OwnNoise, rounded
 from support.surveys import survey
 
 pytestmark = [pytest.mark.usefixtures("engine"), pytest.mark.timeout(600)]
@@ -40,52 +37,11 @@ def test_what_is_put_in_the_place_of_noise_is_found(records):
     assert "from support.random_samples import rounded\n" in found.failure
 
 
-def test_what_is_printed_fails_again(records):
-    options = {"loader": {"shuffle": True}, "contract": RANDOM, "seed": 3}
-    with pytest.raises(CheckFailedError, match=r"\Acorrupted"):
-        replay(lambda: NoisyZeros(records), OPEN, **options)
-
-
 def test_a_test_of_ones_own_takes_its_trials_from_the_survey(records):
     found = survey(lambda: Jittered(records), contract=ROUNDED)
     outcome = found.run_trial(OPEN)
     assert assert_survives_or_fails_cleanly(outcome, found).value == "failed_cleanly"
     assert outcome.comparison == EXACT
-
-
-def test_what_was_not_compared_is_not_praised(records):
-    found = survey(lambda: OwnNoise(records), contract=RANDOM)
-    late = faults.SlowRead("*/00.rec", seconds=0.01)
-    sentence = found.judge(found.run_trial(late)).sentence
-    assert sentence == (
-        "every sample was delivered with the right types and shapes; the contents were not compared"
-    )
-
-
-class Jitters(Noisy):
-    """Waits for a random time before it tries again, as one should."""
-
-    def __getitem__(self, index):
-        try:
-            return super().__getitem__(index)
-        except OSError:
-            torch.rand(1)
-            return super().__getitem__(index)
-
-
-def test_a_retry_that_draws_is_explained(records):
-    found = survey(lambda: Jitters(records), contract=RANDOM)
-    judgement = found.judge(found.run_trial(OPEN))
-    assert judgement.verdict is Verdict.CORRUPTED
-    assert "a retry that draws more of them produces a different sample" in judgement.sentence
-
-
-def test_a_trial_has_the_options_that_were_surveyed(records):
-    """Batches that are made otherwise could not be compared."""
-    found = survey(lambda: Records(records), loader={"batch_size": 2, "collate_fn": list})
-    late = faults.SlowRead("*/00.rec", seconds=0.01)
-    assert found.judge(found.run_trial(late)).verdict is Verdict.SURVIVED
-    assert found.run_trial(late, loader={"batch_size": 8}).request.loader["batch_size"] == 8
 
 
 def test_what_cannot_be_imported_is_said_in_the_printed_test(records):

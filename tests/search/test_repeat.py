@@ -2,8 +2,6 @@
 
 import ast
 import functools
-import itertools
-import sys
 
 import pytest
 from hypothesis import given, reproduce_failure, seed, settings
@@ -25,56 +23,6 @@ from support.planted import Zeros
 from support.surveys import survey
 
 pytestmark = [pytest.mark.usefixtures("engine"), pytest.mark.timeout(600)]
-
-
-def _facts(outcome, found):
-    """All that must be the same again.
-
-    Process ids and times are not. Nor is what a worker that read ahead opens to report an error:
-    the loop over the loader has ended by then, and where torch ends the worker is a race. So what
-    befell files that are not the dataset's is left out.
-    """
-    firings = [
-        sorted(
-            (one.worker, one.call, one.path or "", one.fetch)
-            for one in each.firings
-            if one.path is None or one.path.endswith(".rec")
-        )
-        for each in outcome.faults
-    ]
-    counts = [(bool(each.fired), each.mentioned) for each in outcome.faults]
-    error = outcome.exception and outcome.exception.type
-    return found.judge(outcome).verdict, firings, counts, outcome.delivered, error
-
-
-def test_a_schedule_gives_the_same_again(records):
-    found = survey(lambda: Records(records))
-    number, unlike = itertools.count(), []
-
-    @settings(max_examples=2, database=None, derandomize=True, deadline=None)
-    @given(cases(found, None, 2, max_faults=3, kinds=DEFAULT_KINDS))
-    def twice(case):
-        next(number)
-        one, two = (
-            _facts(
-                run_trial(
-                    lambda: Records(records),
-                    *case.schedule,
-                    loader=case.loader,
-                    epochs=case.epochs,
-                    seed=case.seed,
-                ),
-                found,
-            )
-            for _ in range(2)
-        )
-        if one != two:
-            unlike.append((case, one, two))
-
-    twice()
-    told = f"{next(number) - len(unlike)} schedules gave the same twice, {len(unlike)} did not"
-    sys.stdout.write(f"{told}\n")
-    assert unlike == [], told
 
 
 def test_outside_of_hypothesis_nothing_shown_is_an_error(records):
