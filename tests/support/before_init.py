@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch.utils.data import Dataset, Sampler
+from torch.utils.data import Dataset
 
 COUNT, SIZE = 40, 25_000
 """Records of a file of 1 MB, and their bytes."""
@@ -117,20 +117,6 @@ class ThreadOfWorker(InWorker):
 
     def read(self) -> bytes:
         return InThread.read(self)  # type: ignore[arg-type]
-
-
-class ReadsWhileSampling(Sampler[int]):
-    """A sampler that opens the file each time indices are requested."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-
-    def __len__(self) -> int:
-        return COUNT
-
-    def __iter__(self) -> Any:
-        self.path.read_bytes()
-        return iter(range(COUNT))
 
 
 def announces_itself(path: Path, pids: Path) -> Whole:

@@ -106,16 +106,6 @@ class CopiedRecordStream(RecordStream):
         self.records = CopiedRecords(folder, copies)
 
 
-class ManyTensors(Dataset[Any]):
-    """Samples that take long to share, because each tensor has its own segment."""
-
-    def __len__(self) -> int:
-        return 4
-
-    def __getitem__(self, index: int) -> Any:
-        return [torch.full((1,), index) for _ in range(1000)]
-
-
 def joined(samples: list[Any]) -> torch.Tensor:
     """A collate function whose batches cannot be split into samples again."""
     return torch.cat([each for each, _ in samples])

@@ -91,16 +91,6 @@ class ZerosOnError(ByRequests):
             return bytes(SIZE)
 
 
-class RetriesOnce(ByRequests):
-    """Asks once more."""
-
-    def read(self, url: str) -> bytes:
-        try:
-            return super().read(url)
-        except requests.RequestException:
-            return super().read(url)
-
-
 class OfItsLength(ByHttp):
     """Writes the request itself, and compares the length of what came with that of the header."""
 
@@ -235,50 +225,9 @@ class Stream(IterableDataset[torch.Tensor]):
         yield torch.frombuffer(bytearray(answer.content), dtype=torch.uint8)
 
 
-class FromShards(IterableDataset[torch.Tensor]):
-    """By webdataset and curl, whose option -f makes it fail with a status."""
-
-    command = "curl -s -f"
-
-    def __init__(self, url: str) -> None:
-        self.url = url
-
-    def __iter__(self) -> Iterator[Any]:
-        import webdataset
-
-        shards = webdataset.WebDataset(
-            f"pipe:{self.command} {self.url}/samples.tar", shardshuffle=False, empty_check=False
-        )
-        info = get_worker_info()
-        for place, sample in enumerate(shards):
-            if info is None or place % info.num_workers == info.id:
-                yield torch.frombuffer(bytearray(sample["bin"]), dtype=torch.uint8)
-
-
 class SkipsMissing(Stream):
     """Skips what does not exist, and raises an error for any other status: healthy."""
 
     def samples_of(self, answer: requests.Response) -> Iterator[torch.Tensor]:
         if answer.status_code != HTTPStatus.NOT_FOUND:
             yield from super().samples_of(answer)
-
-
-class RemembersMissing(ByRequests):
-    """Raises its own error for what does not exist, and does not request it again: healthy."""
-
-    def __init__(self, url: str) -> None:
-        super().__init__(url)
-        self.missing: set[str] = set()
-
-    def read(self, url: str) -> bytes:
-        try:
-            return super().read(url) if url not in self.missing else self.miss()
-        except requests.HTTPError as error:
-            if error.response.status_code != HTTPStatus.NOT_FOUND:
-                raise
-            self.missing.add(url)
-        return self.miss()
-
-    def miss(self) -> bytes:
-        message = "no sample"
-        raise ValueError(message) from None

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch.utils.data import DataLoader, Dataset, IterableDataset, get_worker_info
 
-from support.datasets import COUNT, SIZE, Records, Substitutes, shard, zeros
+from support.datasets import SIZE, Records, shard
 
 
 class WithMetadata(IterableDataset[Any]):
@@ -92,29 +92,9 @@ class OpenedByInit(Dataset[Any]):
         return torch.tensor(list(data), dtype=torch.uint8)
 
 
-class OpenedByInitOnce(Substitutes, OpenedByInit):
-    """The same, and does without the handle after an error: broken."""
-
-    errors = (OSError,)
-
-    def substitute(self, _index: int, error: Exception) -> Any:
-        self.handle = None
-        raise error
-
-
 def open_handles(_worker: int) -> None:
     info: Any = get_worker_info()
     info.dataset.handle = info.dataset.path.open("rb", buffering=0)
-
-
-def open_and_read(worker: int) -> None:
-    """A ``worker_init_fn`` that reads before it has a handle, as h5py does when it opens a file."""
-    info: Any = get_worker_info()
-    data = info.dataset.path.read_bytes()
-    if len(data) < COUNT * SIZE:
-        message = f"{info.dataset.path} is truncated"
-        raise ValueError(message)
-    open_handles(worker)
 
 
 class InWorkersOnly(WithMetadata):
@@ -145,19 +125,6 @@ class ForSoManyWorkers(WithMetadata):
         assert info is not None, "Cannot iterate out of worker context"
         assert info.num_workers == self.workers, "Actual number of workers does not match"
         return super().__iter__()
-
-
-class ForSoManyLeavingOut(ForSoManyWorkers, LeavesOutWithMetadata):
-    """The same, and leaves out what it cannot read: broken."""
-
-
-class ForSecondOfSoMany(ForSoManyWorkers):
-    """The same, and only the second worker has a part of the stream: healthy."""
-
-    def _read(self) -> Iterator[Any]:
-        info: Any = get_worker_info()
-        indices = range(len(self.records) if info.id == 1 else 0)
-        return (self.records[index][0] for index in indices)
 
 
 class OwnBatches(IterableDataset[Any]):
@@ -207,16 +174,6 @@ class LosesShuffledShards(LosesShards, ShuffledBatches):
     """Leaves out a shard that it cannot read: broken."""
 
 
-class ZerosForShards(OwnBatches):
-    """Gives zeros for a shard that it cannot read: broken."""
-
-    def _of(self, shard: int) -> list[Any]:
-        try:
-            return super()._of(shard)
-        except OSError:
-            return [(zeros(), -1)] * self.shard
-
-
 class Framed(OwnBatches):
     """Has the labels in a column of pandas: healthy."""
 
@@ -224,13 +181,6 @@ class Framed(OwnBatches):
         from pandas import DataFrame
 
         return data, DataFrame({"label": labels, "kind": "record"})
-
-
-class FramedBackwards(Framed):
-    """Gives the labels backwards in a worker: broken."""
-
-    def _batch(self, data: Any, labels: list[int]) -> Any:
-        return super()._batch(data, labels if get_worker_info() is None else labels[::-1])
 
 
 def over_own_batches(kind: type[OwnBatches], folder: Path, workers: int = 2) -> DataLoader[Any]:

@@ -8,20 +8,9 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch.utils.data import DataLoader, get_worker_info
+from torch.utils.data import get_worker_info
 
-from support.corpus.state import Noisy
-from support.datasets import Records, RecordStream, Substitutes, shard
-from support.specimens import ZerosOnError
-
-
-class NoisyZeros(Substitutes, Noisy):
-    """Gives noise for what it cannot read."""
-
-    errors = (OSError,)
-
-    def substitute(self, index: int, _error: Exception) -> Any:
-        return torch.randn(64), index
+from support.datasets import Records, Substitutes
 
 
 class OwnNoise(Records):
@@ -81,20 +70,6 @@ class TimedOther(Substitutes, Timed):
         return Timed.__getitem__(self, (index + 1) % len(self))
 
 
-class TimedStream(RecordStream):
-    """The same as a stream, which leaves out what it cannot read."""
-
-    def __init__(self, folder: Any) -> None:
-        self.records = Timed(folder)
-
-    def __iter__(self) -> Any:
-        for index in shard(len(self.records)):
-            try:
-                yield self.records[index]
-            except ValueError:
-                continue
-
-
 class SeedsItself(Records):
     """Seeds the global generators once in each worker, as RAFT does."""
 
@@ -136,39 +111,3 @@ class OwnGenerator(SeedsItself):
 
 class OwnGeneratorRepeats(OwnGenerator, SeedsItselfRepeats):
     """The same of one that repeats what comes of a short file."""
-
-
-class PatchQueue(Records):
-    """Hands out random patches of a queue, whatever the index, as torchio's does: healthy."""
-
-    def __init__(self, folder: Any) -> None:
-        super().__init__(folder)
-        self.patches: list[Any] = []
-        self.source: Any = DataLoader(self.whole(folder), batch_size=None, shuffle=True)
-        self.iterator = iter(self.source)
-
-    def whole(self, folder: Any) -> Any:
-        return Records(folder)
-
-    def __getitem__(self, index: int) -> Any:
-        if not self.patches:
-            self.fill()
-        return self.patches.pop()
-
-    def fill(self) -> None:
-        for _ in range(4):
-            data, _ = next(self.iterator, None) or self.begin_again()
-            for start in torch.randint(len(data) - 32, (2,)).tolist():
-                self.patches.append(data[start : start + 32])
-        random.shuffle(self.patches)
-
-    def begin_again(self) -> Any:
-        self.iterator = iter(self.source)
-        return next(self.iterator)
-
-
-class PatchQueueOfZeros(PatchQueue):
-    """The same over a dataset that returns zeros for what it cannot read: broken."""
-
-    def whole(self, folder: Any) -> Any:
-        return ZerosOnError(folder)

@@ -83,36 +83,8 @@ def gather_names(folder: Path) -> DataLoader[Any]:
     return own_records_loader(folder)
 
 
-class SyncsEachBatch(DataLoader[Any]):
-    """Has its own collective before each batch, like accelerate's loaders."""
-
-    def __iter__(self) -> Any:
-        for batch in super().__iter__():
-            torch.distributed.all_reduce(torch.zeros(1))
-            yield batch
-
-
-def sync_loader(folder: Path) -> DataLoader[Any]:
-    return SyncsEachBatch(RankedStream(folder), batch_size=2, num_workers=2)
-
-
 def copy_records(records: Path, folder: Path) -> CopiedRecords:
     return CopiedRecords(records, folder)
-
-
-class TakesTurns(RankedStream):
-    """Gives three quarters to rank 0 in the first epoch, and to rank 1 in the second."""
-
-    def __init__(self, folder: Path) -> None:
-        super().__init__(folder)
-        self.epoch = 0
-
-    def set_epoch(self, epoch: int) -> None:
-        self.epoch = epoch
-
-    def _of_rank(self, rank: int, ranks: int) -> list[int]:
-        border = 12 if self.epoch % 2 == 0 else 4
-        return list(range(border)) if rank == 0 else list(range(border, 16))
 
 
 class Killing(Records):

@@ -26,22 +26,6 @@ class Packed(Records):
             return decode(pack.read(SIZE), self.pack)
 
 
-class OpensAgain(Packed):
-    """Opens the file at once, and in a worker that was not forked at the first sample."""
-
-    def __init__(self, folder):
-        super().__init__(folder)
-        self.handle = open(self.pack, "rb")
-
-    def __getitem__(self, index):
-        if self.handle is None:
-            self.handle = open(self.pack, "rb")
-        return torch.tensor(list(os.pread(self.handle.fileno(), SIZE, index * SIZE)))
-
-    def __getstate__(self):
-        return {**self.__dict__, "handle": None}
-
-
 class SharedHandle(Packed):
     """Opens the pack in ``__init__``: forked workers share its offset."""
 
@@ -52,21 +36,6 @@ class SharedHandle(Packed):
     def __getitem__(self, index: int) -> Any:
         self.handle.seek(index * SIZE)
         return decode(self.handle.read(SIZE), self.pack)
-
-
-class OpenedOnce(Packed):
-    """Opens the pack for the first sample: whoever forks after that shares its offset."""
-
-    handle: Any = None
-
-    def __getitem__(self, index: int) -> Any:
-        if self.handle is None:
-            self.handle = open(self.pack, "rb", buffering=0)
-        self.handle.seek(index * SIZE)
-        return decode(self.handle.read(SIZE), self.pack)
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "handle": None}
 
 
 class GivesZeros(Substitutes, Records):

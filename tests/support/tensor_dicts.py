@@ -59,9 +59,3 @@ class TensorDicts(Records):
                 raise
             data = torch.zeros(64)
         return NoIteration(data=data, index=torch.tensor(index))
-
-
-class ZeroTensorDicts(TensorDicts):
-    """A wrong one."""
-
-    zeros = True

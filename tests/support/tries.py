@@ -323,12 +323,6 @@ def inherited_descriptor(path: str) -> bytes:
         return _output(["python3", "-S", "-E", "-c", code], pass_fds=[fd])
 
 
-def standard_input(path: str) -> bytes:
-    """Another program reads it at number 0, where dup2(2) has put it."""
-    with open(path, "rb") as file:
-        return _output(["cat"], stdin=file)
-
-
 def _output(command: list[str], **options: Any) -> bytes:
     environment = {**os.environ, "LC_ALL": "C"}
     process = subprocess.run(command, capture_output=True, check=False, env=environment, **options)

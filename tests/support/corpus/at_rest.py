@@ -102,15 +102,6 @@ class KnowsItsSize(CountsBytes):
         require(self.path, "bytes", os.path.getsize(self.path), COUNT * SIZE)
 
 
-class WaitsForTheRest(CountsBytes):
-    """Waits for the download to continue."""
-
-    def __init__(self, folder: Path) -> None:
-        while os.path.getsize(folder / _DATA) < COUNT * SIZE:
-            os.sched_yield()
-        super().__init__(folder)
-
-
 def write_indexed(folder: Path) -> None:
     """Samples, and in another file where each starts, and a digest of each."""
     noise().tofile(folder / _DATA)

@@ -234,15 +234,6 @@ class CacheSeenEarly(Records):
             file.writelines(each.read_bytes() for each in self.paths)
 
 
-class CacheRenamed(CacheSeenEarly):
-    """Names the file when it is whole: healthy."""
-
-    def fill(self) -> None:
-        partial = self.cache.with_suffix(f".{os.getpid()}")
-        self.write(partial)
-        os.replace(partial, self.cache)
-
-
 class CacheRenamedTwice(CacheSeenEarly):
     """Writes the file under a second name first, which all workers use."""
 

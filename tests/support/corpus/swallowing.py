@@ -191,23 +191,6 @@ class RaisesAgain(Records):
             raise
 
 
-class SkipsTooMany(Records):
-    """Leaves the neighbour of what it cannot read out as well."""
-
-    def __getitems__(self, indices: list[int]) -> list[Any]:
-        loaded, after_error = [], False
-        for index in indices:
-            try:
-                sample = super().__getitem__(index)
-            except OSError:
-                after_error = True
-                continue
-            if not after_error:
-                loaded.append(sample)
-            after_error = False
-        return loaded
-
-
 def _filtered(dataset: Any) -> DataLoader[Any]:
     return DataLoader(dataset, batch_size=4, num_workers=2, collate_fn=without_nones)
 
