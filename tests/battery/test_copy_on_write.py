@@ -101,7 +101,6 @@ _check = functools.partial(result_of, check="copy-on-write")
 _failure = functools.partial(failure_of, check="copy-on-write")
 
 
-@pytest.mark.slow
 def test_what_fills_free_memory_is_kept_and_not_copied() -> None:
     """As after a test that had a large dataset: the worker's cache lands in inherited memory."""
     dropped = [bytes(2000) for _ in range(50_000)]
@@ -114,7 +113,6 @@ def test_what_fills_free_memory_is_kept_and_not_copied() -> None:
     assert len(remaining) == 1000
 
 
-@pytest.mark.slow
 def test_what_workers_share_is_not_found() -> None:
     result = _check(functools.partial(shuffled_texts, COUNT), contract=LIMITED)
 
@@ -130,7 +128,6 @@ def _for_one_rank(dataset: Dataset[int]) -> DataLoader[int]:
     return _with_sampler(dataset, DistributedSampler(dataset, num_replicas=2, rank=0))
 
 
-@pytest.mark.slow
 def test_a_sampler_of_numbers_shows_that_samples_can_be_read_in_a_row() -> None:
     result = _failure(lambda: _for_one_rank(texts(COUNT)), contract=LIMITED)
 

@@ -1,5 +1,6 @@
 """Indices, ``__getitems__`` and attributes of any kind: the loader looks at what torch looks at."""
 
+import random
 from typing import Any
 
 import numpy as np
@@ -130,6 +131,9 @@ def test_indices_of_every_kind(size):
     assert _run_checks(make).verdict == "survived"
 
 
+_SYSTEM = random.SystemRandom()
+
+
 @rows(
     ("index", "name"),
     [
@@ -168,7 +172,6 @@ def _verdicts(dataset: Any, folder: Any, loader: Any, *checks: str) -> list[str]
     return [each.verdict for each in results]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("dataset", "loader"),
     [
@@ -192,18 +195,6 @@ def test_ready_batches_that_are_wrong(dataset, check, records):
 
 def _verdict(dataset, **options):
     return _run_checks(dataset, **options).verdict
-
-
-@pytest.mark.parametrize(
-    ("entry", "kind", "is_ready"),
-    [(_verdict, odd_datasets.Raising, True), (run_trial, odd_datasets.RaisingDataset, False)],
-)
-def test_a_dataset_whose_class_raises(kind, is_ready, entry):
-    with pytest.raises(LookupError, match="not __class__"):
-        plain_loop(kind(), num_workers=1)
-    message = rf"class of a {kind.__name__}, .*LookupError\('not __class__'\) at .*odd_datasets.py"
-    with pytest.raises(UnusableDatasetError, match=message):
-        entry(kind() if is_ready else kind)
 
 
 def test_a_stream_whose_last_samples_are_dropped():

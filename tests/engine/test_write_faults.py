@@ -15,7 +15,8 @@ from pytest_dataloader_faults import Verdict, inject, run_trial
 from pytest_dataloader_faults._engine.kernel import syscalls
 from pytest_dataloader_faults._settings import Settings
 from pytest_dataloader_faults._trial import run_trial_job, take_reference
-from pytest_dataloader_faults.faults import ShortWrite, WorkerKilled, WriteError
+from pytest_dataloader_faults.faults import ShortRead, ShortWrite, WorkerKilled, WriteError
+from pytest_dataloader_faults.steps import TrialJob, TrialOptions
 from support.attempts import attempt, epoch_of
 from support.contracts.writes import CONTENT, WRITING
 from support.datasets import CopiedRecords, Records
@@ -144,9 +145,10 @@ class Looping(Records):
     ("fault", "fired"),
     [
         (ShortWrite("*.copy", max_bytes=9), 16 * 7),
+        (ShortRead("*.rec", max_bytes=9), 16 * 7),
         (WorkerKilled(writing="*/0.copy"), 1),
     ],
-    ids=["short write", "death"],
+    ids=["short write", "short read", "death"],
 )
 def test_a_container_may_forbid_duplicates(records, monkeypatch, fault, fired):
     """Docker's profile refuses pidfd_getfd(2); the supervisor of a trial is forked from here."""

@@ -8,6 +8,7 @@ import os
 import signal
 import sys
 import time
+from pathlib import Path
 from typing import Any
 
 import psutil
@@ -20,15 +21,14 @@ from pytest_dataloader_faults._engine.loader import client
 from pytest_dataloader_faults._engine.supervisor.server import Supervisor
 from pytest_dataloader_faults._engine.worker.session import WorkerSession
 from pytest_dataloader_faults._trial import driver, take_reference
-from pytest_dataloader_faults._trial.journal import WorkersStarting
-from pytest_dataloader_faults._trial.process import harness, warden
-from pytest_dataloader_faults._trial.process.deadline import OVERDUE
+from pytest_dataloader_faults._trial.journal import ProcessesStarted
+from pytest_dataloader_faults._trial.process import surroundings, warden
+from pytest_dataloader_faults._trial.process.clock import OVERDUE
 from pytest_dataloader_faults.exceptions import HarnessError, LostProcessError, UnusableDatasetError
 from pytest_dataloader_faults.faults import ReadError
 from support import troublemakers
 from support.datasets import Records
 from support.judging import judge_trial
-from support.rows import slow
 from support.troublemakers import Trouble
 from support.waiting import allowed, until
 
@@ -39,6 +39,7 @@ SOON = 30.0
 IN_A_WORKER = {"num_workers": 1, "batch_size": 4}
 MUCH = 1 << 20
 """Bytes: more than a pipe takes."""
+_LAST_PID = Path("/proc/sys/kernel/ns_last_pid")
 
 
 SUPERVISOR = r"supervisor \(pid \d+\).*"
@@ -75,7 +76,7 @@ HARM = {
 SEEN_AT_THE_DEADLINE = ("stopped supervisor", "stopped main process")
 
 
-@pytest.mark.parametrize("name", [slow(each) if "ended" in each else each for each in HARM])
+@pytest.mark.parametrize("name", HARM)
 def test_a_signal_to_a_process_of_the_harness_shows_nothing(records, left_behind, name):
     """The process to which it comes reads a file again and again, or waits for such a worker."""
     where, number, whom, message = HARM[name]

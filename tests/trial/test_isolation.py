@@ -26,7 +26,14 @@ from pytest_dataloader_faults.exceptions import (
     UnusableDatasetError,
 )
 from pytest_dataloader_faults.outcomes.stages import DONE, START
-from pytest_dataloader_faults.steps import Epoch, ReadSample, arm_workers
+from pytest_dataloader_faults.steps import (
+    Action,
+    Epoch,
+    Replay,
+    TrialJob,
+    TrialOptions,
+    arm_workers,
+)
 from support import troublemakers
 from support.datasets import COUNT, Records
 from support.facts import EPOCH_1

@@ -12,15 +12,10 @@ import pytest
 from pytest_dataloader_faults import run_trial
 from pytest_dataloader_faults._engine.system.proc import parse_call
 from pytest_dataloader_faults._engine.system.processes import fork
-from pytest_dataloader_faults._trial.journal import HarnessTime, TrialStarted, WorkersStarting
-from pytest_dataloader_faults._trial.process import harness, tree
-from pytest_dataloader_faults._trial.process.activity import (
-    _Observer,
-    end_of_sleep,
-    ends_by_itself,
-    pids_of,
-)
-from pytest_dataloader_faults._trial.process.deadline import (
+from pytest_dataloader_faults._trial import resources
+from pytest_dataloader_faults._trial.journal import HARNESS, ProcessesStarted, Turn
+from pytest_dataloader_faults._trial.process import warden
+from pytest_dataloader_faults._trial.process.clock import (
     MORE_SECONDS,
     Observation,
     Observer,
@@ -143,7 +138,6 @@ def _try_on_core(records, core, action):
     )
 
 
-@pytest.mark.slow
 def test_the_wait_for_a_processor_does_not_count(records, busy_core):
     outcome = _try_on_core(records, busy_core, _burn)
 
@@ -163,7 +157,6 @@ def _look_for_one_that_ends_slowly(core):
     os.waitpid(child, 0)
 
 
-@pytest.mark.slow
 def test_a_process_that_ends_slowly_is_not_left(busy_core):
     assert in_a_process(functools.partial(_look_for_one_that_ends_slowly, busy_core)) == ""
 
