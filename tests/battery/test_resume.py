@@ -5,7 +5,6 @@ import time
 from typing import Any
 
 import pytest
-from pytest_dataloader_faults._settings.jobs import TrialOptions
 from torch.utils.data import RandomSampler
 from torchdata.stateful_dataloader import StatefulDataLoader
 
@@ -16,6 +15,7 @@ from pytest_dataloader_faults.battery.checks import CHECKS
 from pytest_dataloader_faults.battery.checks.resume import FROM_LAST_STATE, SaveStates, save_states
 from pytest_dataloader_faults.outcomes import LoadedState
 from pytest_dataloader_faults.outcomes.stages import Stage
+from pytest_dataloader_faults.steps import TrialOptions
 from support.corpus.resume import CountingLoader, ResumableStream, counting
 from support.datasets import Records, joined, write_records
 from support.results import failure_of, result_of

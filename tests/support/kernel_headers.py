@@ -100,7 +100,7 @@ _PLACES = {
     "offsetof(struct seccomp_data, args)": bpf._ARGUMENTS,
     "offsetof(struct stat, st_size)": syscalls._STAT_SIZE_AT,
     "offsetof(struct statx, stx_size)": syscalls._STATX_SIZE_AT,
-    "sizeof(struct statx)": syscalls._STATX_LENGTH,
+    "sizeof(struct statx)": syscalls.STATX_LENGTH,
     "offsetof(struct statfs, f_type)": 0,
     "sizeof(((struct statfs *)0)->f_type)": ctypes.sizeof(ctypes.c_long),
     "offsetof(struct sock_fprog, filter)": linux._Instructions.program.offset,
