@@ -157,7 +157,6 @@ MESSAGES = [
     SampleStarted(7, alone=True),
     protocol.FetchFinished(2, ended=False),
     protocol.WorkerIdle(),
-    FIRING,
     protocol.Proceed(True, False, (3,), ((4, 0),), ((0, 1),), has_more=True),
     protocol.Proceed(False, True),
     ExitNow(3),
