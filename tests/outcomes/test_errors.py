@@ -170,9 +170,11 @@ TypeError: only length-1 arrays can be converted to Python scalars
 _WHILE_HANDLING = "During handling of the above exception, another exception occurred:\n\n"
 
 
-def _sentence(kind: Fault, path: str | None = "/data/a.rec", **options: Any) -> str:
+def _sentence(
+    kind: Fault, path: str | None = "/data/a.rec", call: str = "read", **options: Any
+) -> str:
     error = replace(raised("ValueError", "bad sample"), **options)
-    facts = fired(kind, path=path)
+    facts = fired(kind, path=path, call=call)
     outcome = ordinary(Pass(EPOCH_1, exception=error), facts)
     finding = find_unclear_error(outcome, Contract(detects_corruption=True))
     assert finding is not None
@@ -272,6 +274,8 @@ def test_a_death_in_a_mapping_is_not_fixed_by_another_message(exitcode, says):
 
 def test_texts_of_unclear_errors(golden):
     at_raise = _FRAMES.format("raise ValueError(path)")
+    false_class = at_raise.replace("TypeError: only", "FileNotFoundError: only")
+    by_reader = _FRAMES.format("return np.load(path)")
     in_handler = f"OSError: [Errno 5] Input/output error\n\n{_WHILE_HANDLING}"
     bug = _FRAMES.format("n = 1 / 0").replace("TypeError: only", "ZeroDivisionError: only")
     none = "default_collate: batch must contain tensors; found <class 'NoneType'>"
@@ -282,11 +286,14 @@ def test_texts_of_unclear_errors(golden):
     texts |= {
         "at a raise": _sentence(ReadError(), text=at_raise),
         "in a computation": _sentence(ReadError(), text=_FRAMES.format("int(data)")),
-        "false class": _sentence(ReadError(), text="FileNotFoundError: [Errno 2] no such file\n"),
+        "false class": _sentence(ReadError(), text=false_class),
+        "reader of a library": _sentence(ReadError(), text=by_reader, library="NumPy"),
+        "reader of the user": _sentence(ReadError(), text=by_reader),
         "unset variable": _sentence(ReadError(), type="NameError"),
         "bug in a handler": _sentence(ReadError(), text=in_handler + bug),
         "None in a batch": _sentence(ReadError(), text=f"TypeError: {none}\n"),
         "no file": _sentence(faults.ThreadExhaustion(), path=None),
+        "no start": _sentence(faults.ThreadExhaustion(), path=None, call="clone3"),
         "SQLite": _sentence(ReadError(), text="sqlite3.DatabaseError: disk image is malformed\n"),
         "not rebuilt": _sentence(ReadError(), unprintable="TypeError"),
         "endless search": _sentence(MemoryExhaustion(), path=None, type="RecursionError"),
