@@ -21,7 +21,12 @@ from pytest_dataloader_faults.outcomes import (
     Wrong,
 )
 from pytest_dataloader_faults.outcomes.judge.at_rest import length_clause
-from pytest_dataloader_faults.outcomes.judge.causes import likely_cause
+from pytest_dataloader_faults.outcomes.judge.causes import (
+    FAILS_INTERMITTENTLY,
+    INTERMITTENT,
+    likely_cause,
+)
+from pytest_dataloader_faults.outcomes.stages import SharedConnection
 from support.causes import all_causes
 from support.facts import (
     EIO,
@@ -311,6 +316,13 @@ HANDLES = [
     ("more workers", _with_workers(3), _with_workers(2)),
 ]
 """What was done when samples differ, and in the fault-free run."""
+BY_WORKERS = {
+    "a shared connection": {"notes": (SharedConnection("a connection to 127.0.0.1:9000"),)},
+    "a file not written yet": {
+        "processes": (WorkerFacts(1, 8, 1, {}, unwritten_files=("/data/all.bin",)),)
+    },
+}
+"""What workers share without a fault."""
 THREADS = {
     "a thread": FAULT_FREE,
     "a thread, spawned": revised(FAULT_FREE, start_method="spawn"),
@@ -330,6 +342,12 @@ def _causes():
         yield f"a file that is {title}", _cause(_trial(EIO), "poisoned", None, fault_free)
     for verdict in ("leaked", "failed_unclearly"):
         yield f"a failed write, {verdict}", _cause(_trial(TORN), verdict, None, WRITES)
+    for cause in (INTERMITTENT, FAILS_INTERMITTENTLY):
+        title = cause.phrase.partition(" ")[0]
+        yield f"{title} intermittently", _cause(FAULT_FREE, "hung", cause=cause)
+        yield f"{title}, an offset", _cause(FAULT_FREE, "hung", None, SHARED, cause=cause)
+    for title, facts in BY_WORKERS.items():
+        yield title, _cause(revised(FAULT_FREE, **facts), "corrupted", Wrong.DIFFERS)
     for title, outcome in THREADS.items():
         yield title, _cause(revised(outcome, **IN_LOCK), "hung")
 
