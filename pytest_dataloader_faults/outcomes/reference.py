@@ -129,6 +129,18 @@ def count_rows(batches: Sequence[Sequence[str]]) -> Counter[str] | None:
     return rows if all(batches) and 0 < _DISTINCT_SHARE * rows.total() <= len(rows) else None
 
 
+def describe_unstable(index: Any, change: str, contract: Contract) -> str:
+    """The error if a sample differs between two reads under every comparison of *contract*."""
+    text = f"sample {index!r} was different when it was read a second time in the same process"
+    text += f": {change}" if change else ""
+    if contract.key:
+        return f"{text}. The contract's key must return the same for both"
+    return (
+        f"{text}. Not even the types are the same, so a wrong sample could not be recognized."
+        " Declare what counts as the same sample: Contract(key=...)"
+    )
+
+
 def require_samples(reference: Reference, contract: Contract) -> None:
     """Reject a contract about single samples if batches cannot be split into samples."""
     if (contract.may_skip or contract.may_substitute) and reference.comparison.in_batches:

@@ -7,10 +7,9 @@ from dataclasses import replace
 import pytest
 
 from pytest_dataloader_faults import Contract
-from pytest_dataloader_faults._trial.samples.reference import describe_unstable
 from pytest_dataloader_faults.exceptions import InvalidArgumentError
 from pytest_dataloader_faults.outcomes.agreement import BY_FORM, Comparison, Mask
-from pytest_dataloader_faults.outcomes.reference import require_samples
+from pytest_dataloader_faults.outcomes.reference import describe_unstable, require_samples
 from support.facts import batch_reference, map_reference
 from support.rows import rows
 

@@ -41,8 +41,7 @@ from pytest_dataloader_faults.outcomes.agreement import (
     difference,
     spread,
 )
-from pytest_dataloader_faults.outcomes.contract import Contract
-from pytest_dataloader_faults.outcomes.reference import count_rows
+from pytest_dataloader_faults.outcomes.reference import count_rows, describe_unstable
 from pytest_dataloader_faults.outcomes.text import pluralize
 from pytest_dataloader_faults.steps import ReferenceJob
 
@@ -273,7 +272,7 @@ class _ByIndex:
         """The reference of samples that are the same in these batches and alone; or of batches."""
         readings = repeats = self._read_first(batched)
         if self._comparer.comparison.is_loose or not self._agree(readings, batched):
-            repeats = self._alone[1, 0](self._seconds)
+            repeats = self._read_alone(batched, step=1)
             _adapt(self.reader, self.job, readings, repeats)
         if not self._agree(readings, batched):
             again = self._read(self.reader.read_batch, self._requested, step=-1)
@@ -288,13 +287,29 @@ class _ByIndex:
     def _read_first(self, batched: Sequence[BatchReading]) -> list[Reading]:
         """Each sample alone; without seeds if no sample needs them."""
         if not self._may_drop_seeds:
-            return self._alone[-1, 0](self._seconds)
-        readings = self._alone[-1, 1](self._seconds)
+            return self._read_alone(batched)
+        readings = self._read_alone(batched, seed=1)
         is_same = self._agree(readings, batched)
-        first = readings if is_same else self._alone[-1, 0](self._seconds)
+        first = readings if is_same else self._read_alone(batched)
         if _digests(self._comparer, readings) == _digests(self._comparer, first):
             self._drop_useless_seeds()
         return first
+
+    def _read_alone(
+        self, batched: Sequence[BatchReading], step: int = -1, seed: int = 0
+    ) -> list[Reading]:
+        """Each sample alone, or else those of the batches.
+
+        What the dataset has open may not survive a fork: that is the business of the workers.
+        """
+        try:
+            return self._alone[step, seed](self._seconds)
+        except loaders.CollateError:
+            raise
+        except UnusableDatasetError:
+            if not all(each.rows for each in batched):
+                raise
+            return list({each.name: each for each in _rows_in(batched)}.values())
 
     @property
     def _may_drop_seeds(self) -> bool:
@@ -428,18 +443,6 @@ def _build(reader: Reader, readings: Sequence[Reading], repeats: Sequence[Readin
         draws_random_numbers=reader.draws_random_numbers,
         comparison=comparison,
         parts=rows if all(rows) else (),
-    )
-
-
-def describe_unstable(index: Any, change: str, contract: Contract) -> str:
-    """The error if a sample differs between two reads under every comparison of *contract*."""
-    text = f"sample {index!r} was different when it was read a second time in the same process"
-    text += f": {change}" if change else ""
-    if contract.key:
-        return f"{text}. The contract's key must return the same for both"
-    return (
-        f"{text}. Not even the types are the same, so a wrong sample could not be recognized."
-        " Declare what counts as the same sample: Contract(key=...)"
     )
 
 
