@@ -179,7 +179,8 @@ def _advice(name: str, trial: JudgedTrial, cause: Cause) -> tuple[str, ...]:
     if _fails_without_fault(trial, cause) and not (check.is_about_errors or check.origin):
         return (cause.advice,) if cause.advice else ()
     preface = check.preface or describe_start(trial.outcome)
-    advice = cause.advice if cause.overrides else check.advice.rstrip(".") or cause.advice
+    is_decisive = bool(cause.advice) and not cause.is_general
+    advice = cause.advice if is_decisive else check.advice.rstrip(".") or cause.advice
     return (". ".join(filter(None, (preface, advice))),) if advice else ()
 
 

@@ -32,13 +32,13 @@ class Cause(NamedTuple):
     Attributes:
         phrase: What it does wrong.
         advice: What happened, and how to fix it; "" if the check's own advice says it.
-        overrides: Whether *advice* replaces the advice of the check.
+        is_general: Whether the advice of the check, or of a library, is better than *advice*.
         fix: What to do, as one short imperative sentence.
     """
 
     phrase: str
     advice: str = ""
-    overrides: bool = False
+    is_general: bool = False
     fix: str = ""
 
     @property

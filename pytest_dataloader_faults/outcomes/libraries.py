@@ -285,9 +285,9 @@ HINTS = (
 
 def add_advice(outcome: Outcome, cause: Cause) -> Cause:
     """Replace the advice of *cause* by that for a library, if one is recognized."""
-    if cause.overrides:  # Its advice already follows from what was recognized.
+    if cause.advice and not cause.is_general:  # It already follows from what was recognized.
         return cause
     for hint in HINTS:
         if cause.phrase in hint.causes and hint.is_recognized(outcome):
-            return cause._replace(advice=hint.advice, fix=hint.fix, overrides=True)
+            return cause._replace(advice=hint.advice, fix=hint.fix, is_general=False)
     return cause

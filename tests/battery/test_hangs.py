@@ -83,6 +83,3 @@ def test_what_is_slow_elsewhere_is_waited_for(results):
     assert (third.verdict, third.passed) == ("failed_cleanly", True), third.explanation
     assert _deadlines(third) == [DEADLINE]
     assert third.outcome.duration > DEADLINE - 2
-
-
-SLOWER = 0.5

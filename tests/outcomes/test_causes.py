@@ -358,7 +358,7 @@ def test_the_cause_follows_from_the_facts(golden):
     for title, cause in _causes():
         assert title not in texts
         beginning = textwrap.shorten(cause.advice, 240, placeholder=" ...")
-        place = "instead of the check's: " if cause.overrides else ""
+        place = "instead of the check's: " if cause.advice and not cause.is_general else ""
         texts[title] = f"{cause.phrase}\n{place}{beginning}\nfix: {cause.fix}"
     golden("causes_of_facts", texts)
 

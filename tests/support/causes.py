@@ -52,7 +52,7 @@ def all_causes() -> Iterator[Cause]:
     yield from hangs._BY_ACTIVITY.values()
     yield from filter(any, (verdict.usual_cause for verdict in Verdict))
     for hint in HINTS:
-        yield from (Cause(phrase, hint.advice, True, hint.fix) for phrase in hint.causes)
+        yield from (Cause(phrase, hint.advice, fix=hint.fix) for phrase in hint.causes)
     yield _cause_of_connection()
     yield from (_cause_of_early_read(), _cause_of_temporary_name())
     yield from map(_cause_of_handle, ("/data/a.h5", "/data/data.mdb", "/data/a.bin"))

@@ -167,7 +167,6 @@ _UNMATCHED = Cause(
     "its plan has a fault that matches nothing",
     "Take the path from the workload, as in workload.read.path, and pass the path of a single file"
     " through glob.escape()",
-    overrides=True,
 )
 _NO_OCCASION = _UNMATCHED._replace(
     advice="The workers do nothing that this fault could hit. Raise NotApplicable(reason) for such"
@@ -176,7 +175,6 @@ _NO_OCCASION = _UNMATCHED._replace(
 _LATE = Cause(
     "its plan has a fault that comes too late",
     "Choose nth from what the workers do without faults, as in workload.reads",
-    overrides=True,
 )
 _SAME = "{}, as in the scenario of the check, which its plan cannot change"
 

@@ -41,7 +41,6 @@ _DESCRIPTORS = 1024
 _LEFTOVERS = Verdict.LEAKED.usual_cause._replace(
     advice="A worker exits without running atexit handlers or the finalizers of its objects. Remove"
     " a temporary file in the sample that created it, or create and remove it in the main process",
-    overrides=True,
 )
 SAME_AGAIN = Cause(
     "repeats the same random samples in every epoch",

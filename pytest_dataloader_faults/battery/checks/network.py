@@ -57,6 +57,7 @@ NO_TIMEOUT = Cause(
     " timeout=30) or socket.setdefaulttimeout(30). Servers do disappear without closing the"
     " connection",
     fix="set a timeout in the client, such as requests.get(url, timeout=30)",
+    is_general=True,
 )
 
 

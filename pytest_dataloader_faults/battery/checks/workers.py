@@ -99,7 +99,6 @@ _ABORTS = Cause(
     "Code in C or C++ ended the worker: it does not check the result of malloc(3), or does not"
     " catch std::bad_alloc. If the worker printed a stack, it shows which library was called. Read"
     " less at once (a tile, a part of a file), or use another library",
-    overrides=True,
     fix="read less at once, or use another library",
 )
 

@@ -46,7 +46,6 @@ PARTIAL_FILE = Cause(
     " Write to a temporary name in the same folder, and rename the file with os.replace() once it"
     " is complete. Some writers ignore write errors (np.save, for the data), so check the size"
     " before you rename",
-    overrides=True,
     fix="write to a temporary name, and rename the file with os.replace()",
 )
 _STREAM_ERROR = re.compile(r"iostream error|unexpected pos \d+ vs \d+")
@@ -54,7 +53,6 @@ HIDDEN_BY_STREAM = Cause(
     "passes torch.save a path and so hides why a write failed",
     "When torch.save gets a path, it writes through a C++ stream that drops the errno. Pass it a"
     " file opened with open() instead, whose errors get through",
-    overrides=True,
     fix="pass torch.save a file opened with open()",
 )
 
@@ -110,7 +108,6 @@ UNLOCKED = Cause(
     "The error of a failed lock was caught, and the file was written without the lock, so two jobs"
     " can overwrite each other's data. Let the error reach the loader, or write to a temporary file"
     " and rename it with os.replace(), which needs no lock",
-    overrides=True,
     fix="raise the error of a failed lock",
 )
 _WAITS = Cause(
@@ -118,7 +115,6 @@ _WAITS = Cause(
     "Another job held the lock and released it, but the dataset did not continue. Wait for the lock"
     " itself, which the kernel releases if the other job dies, and not for a file that the other"
     " job should write",
-    overrides=True,
     fix="wait for the lock itself, not for what the other job should do",
 )
 _RETRIES = Cause(

@@ -23,7 +23,6 @@ DESTROYS = Cause(
     "deletes or overwrites a file that it cannot read",
     "An error of the storage says nothing about the file, which may be intact at the next attempt."
     " Raise the error, and leave it to a person to remove the file",
-    overrides=True,
     fix="raise the error, and keep the file",
 )
 REMEDY = (

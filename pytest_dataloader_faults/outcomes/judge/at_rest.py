@@ -53,7 +53,6 @@ NOT_TWICE = Cause(
     "cannot be created twice in the same folder",
     "The recovery pass calls make_dataset again with the trial's folder, so make_dataset must"
     f" accept the files that are already there. If it copies the data into the folder, {_USE_COPY}",
-    overrides=True,
     fix="accept existing files in the folder, or pass copy=FOLDER to the check",
 )
 DAMAGED_CACHE = Cause(
@@ -62,21 +61,18 @@ DAMAGED_CACHE = Cause(
     " source is intact before you write anything derived from it, write to a temporary name in the"
     " same folder, and rename it with os.replace(). Store the size and mtime of the source with it,"
     " and compare them in every run",
-    overrides=True,
     fix="check the source before you build a cache from it, and rename the cache with os.replace()",
 )
 COPIED = Cause(
     "copies damaged files in make_dataset",
     "make_dataset copied the files while the fault was active, so the copy itself is damaged."
     f" Instead of copying in make_dataset, {_USE_COPY}",
-    overrides=True,
     fix="pass copy=FOLDER to the check",
 )
 LISTS_FILES = Cause(
     SKIPS,
     "The dataset lists its files, and a listing does not show that a file is missing. Compare the"
     " number of files with a count that you store elsewhere, and raise an error if they differ",
-    overrides=True,
     fix="compare the number of files with a count that you store elsewhere",
 )
 LOSES_OTHERS = Cause(
@@ -84,7 +80,6 @@ LOSES_OTHERS = Cause(
     "A file is missing, and the dataset also leaves out samples of other files, without an error."
     " Raise an error that names the file that a group of files lacks. If skipping is intentional,"
     " declare Contract(may_skip=True)",
-    overrides=True,
     fix="raise an error if a group of files is incomplete",
 )
 PAIRS_BY_PLACE = Cause(
@@ -93,14 +88,12 @@ PAIRS_BY_PLACE = Cause(
     " files move up by one place, and no longer belong to the same index or to the files of another"
     " list. Pair files by name, compare their number with a count that you store elsewhere, and"
     " raise an error if they differ",
-    overrides=True,
     fix="pair files by name, and compare their number with a count that you store elsewhere",
 )
 SKIPS_MISSING = Cause(
     SKIPS,
     "The dataset leaves out files that do not exist. Raise FileNotFoundError instead, with the path"
     " of the file. If skipping is intentional, declare Contract(may_skip=True)",
-    overrides=True,
     fix="raise FileNotFoundError for a file that does not exist",
 )
 

@@ -53,11 +53,11 @@ _ENDS_WORKER = Cause(
     " descriptors it does not own. If the worker crashed, run with num_workers=0 under python -X"
     " faulthandler to see the line",
     fix="remove os._exit, sys.exit and signals from the dataset",
+    is_general=True,
 )
 _LOCKED_BY_WORKER = Cause(
     "locks a file that its other workers need",
     "One of the dataset's processes holds a lock of the file, and another one cannot get it.",
-    overrides=True,
     fix="open the file for reading only",
 )
 _WRITES_DATA = Cause(
@@ -66,7 +66,6 @@ _WRITES_DATA = Cause(
     " and np.memmap do that without an error: they treat an empty file as a new one, or extend a"
     " short one with zeros. Open data read-only: h5py.File(path, 'r'), lmdb.open(path,"
     " readonly=True), np.memmap(path, mode='r')",
-    overrides=True,
     fix="open data read-only (mode='r')",
 )
 INTERMITTENT = Cause(
@@ -74,7 +73,6 @@ INTERMITTENT = Cause(
     "The fault of this check may be unrelated. Libraries with their own threads or locks often do"
     " not survive a fork: open what they read in the worker, or use another start method, such as"
     " loader={'multiprocessing_context': 'spawn'}",
-    overrides=True,
     fix="open the library's files in the worker, or start workers with spawn",
 )
 FAILS_INTERMITTENTLY = Cause(
@@ -83,7 +81,6 @@ FAILS_INTERMITTENTLY = Cause(
     " which process or thread is first. Look for what workers share: a file that one reads while"
     " another still writes it, a connection, or a folder that several create. Write such a file to"
     " a temporary name, and rename it with os.replace()",
-    overrides=True,
     fix="write shared files to a temporary name, and rename them with os.replace()",
 )
 _STAYS_IN_WORKER = Cause(
@@ -92,6 +89,7 @@ _STAYS_IN_WORKER = Cause(
     " keeps one per open dataset). After an error, close the file and reopen it for the next"
     " sample",
     fix="discard everything from the failed read",
+    is_general=True,
 )
 
 
@@ -157,7 +155,7 @@ def _possible_causes(
 
 def _fault_free_cause(outcome: Outcome) -> Cause | None:
     if find_explaining_deaths(outcome) and not last_printed_error(outcome):
-        return _ENDS_WORKER._replace(overrides=is_not_forked(outcome))
+        return _ENDS_WORKER._replace(is_general=not is_not_forked(outcome))
     text = outcome.exception.text if outcome.exception else ""
     for error, how_to_share in HOW_TO_SHARE.items():
         if re.search(error, text):
@@ -177,12 +175,14 @@ _SAME_SHARDS = Cause(
     "Each worker iterates over the whole stream. In __iter__, take only this worker's part: info ="
     " torch.utils.data.get_worker_info(), then shards[info.id :: info.num_workers]",
     fix="read shards[info.id :: info.num_workers] in each worker, with info = get_worker_info()",
+    is_general=True,
 )
 _OWN_PART_AGAIN = Cause(
     "repeats samples of a worker's own part",
     "A worker repeats samples of its own part of the stream, for example because its loop counts to"
     " the length of the whole stream. End __iter__ at the end of the worker's own part",
     fix="end __iter__ after the last sample of the worker's own part",
+    is_general=True,
 )
 _NEIGHBOR = Cause(
     SUBSTITUTES,
@@ -190,6 +190,7 @@ _NEIGHBOR = Cause(
     " error reach the loader, or retry the same file a few times and then raise. If the"
     " substitution is intentional, declare Contract(may_substitute=True)",
     fix="raise the error instead of catching it, or declare Contract(may_substitute=True)",
+    is_general=True,
 )
 _PLACEHOLDER = _NEIGHBOR._replace(
     advice="A placeholder, such as zeros, was returned for a sample that could not be read. Raise"
@@ -205,29 +206,34 @@ _STARTED_AGAIN = Cause(
     "More samples were delivered than in the reference: after the error, the stream restarted from"
     " its first sample. Continue after the file that failed, or let the error reach the loader",
     fix="continue after the file that failed",
+    is_general=True,
 )
 _SKIPPED = Cause(
     SKIPS,
     "Raise the error instead of skipping the sample. If skipping is intentional, declare"
     " Contract(may_skip=True)",
     fix="raise the error instead of skipping the sample, or declare Contract(may_skip=True)",
+    is_general=True,
 )
 _SHORT_FILE = Cause(
     TRUNCATED,
     "Compare the number of bytes or values that you read with the number that a sample needs, and"
     " raise an error if there are fewer. If the reader already raises one, do not catch it",
     fix="compare the size or the record count with what you expect, and raise an error",
+    is_general=True,
 )
 _SHORT_READ = Cause(
     SHORT,
     "A read may return fewer bytes than requested: keep reading until you have all of them, as a"
     " buffered open() does. If the reader already raises an error, do not catch it",
     fix="keep reading until you have all bytes",
+    is_general=True,
 )
 _DAMAGE = Cause(
     DAMAGED,
     "Verify a checksum, and raise an error if it does not match",
     fix="verify a checksum, and raise an error if it does not match",
+    is_general=True,
 )
 _DIFFERENT_SAMPLES = Cause(
     "returns different samples in workers than in the main process",
@@ -238,6 +244,7 @@ _CHANGES_KEPT = Cause(
     "A sample is right when a worker reads it for the first time, and another one in the next"
     " epoch: the dataset keeps it, and changes it in place. Change a copy",
     fix="change a copy of a sample that the dataset keeps",
+    is_general=True,
 )
 _IMPORTS = (
     "Workers that are not forked import the dataset's modules again, so they do not see what a test"
@@ -248,13 +255,10 @@ _ORDER_OF_SET = (
     "The order of a set of strings differs between interpreters (PYTHONHASHSEED), and a worker that"
     " is not forked is a new interpreter. If indices depend on that order, sort the set"
 )
-_DIFFERENT_IF_NOT_FORKED = _DIFFERENT_SAMPLES._replace(
-    advice=f"{_IMPORTS}. {_ORDER_OF_SET}", overrides=True
-)
+_DIFFERENT_IF_NOT_FORKED = _DIFFERENT_SAMPLES._replace(advice=f"{_IMPORTS}. {_ORDER_OF_SET}")
 _UNORDERED = Cause(
     "orders its samples differently in each process",
     _ORDER_OF_SET,
-    overrides=True,
     fix="sort the set that the indices depend on",
 )
 _UNEVEN = Cause(
@@ -264,6 +268,7 @@ _UNEVEN = Cause(
     " number of workers never changes, exclude 'workers-agree': 'two-epochs' still compares the"
     " samples for that number",
     fix="split the stream with shards[info.id :: info.num_workers]",
+    is_general=True,
 )
 ERROR_PAGE = Cause(
     "uses the error page of a server as data",
@@ -271,6 +276,7 @@ ERROR_PAGE = Cause(
     " before you use the body: call response.raise_for_status(), or with urllib3 raise an error"
     " unless response.status is 200",
     fix="call response.raise_for_status() before you use the body",
+    is_general=True,
 )
 _BY_FAULT: dict[type[Fault], Cause] = {
     TruncatedFile: _SHORT_FILE,
@@ -356,7 +362,6 @@ OF_LIBRARY = Cause(
     " limit libraries to one thread in each: set OPENBLAS_NUM_THREADS=1 and OMP_NUM_THREADS=1"
     " before the program starts, call cv2.setNumThreads(0) in worker_init_fn, and pass"
     " use_threads=False and pre_buffer=False to pyarrow.parquet.read_table()",
-    overrides=True,
     fix="limit libraries to one thread per worker, for example with OPENBLAS_NUM_THREADS=1",
 )
 WAITS = Cause(
@@ -364,7 +369,6 @@ WAITS = Cause(
     "A thread or a process could not be started, and the code waits for its result. Let the error"
     " of start() or submit() reach the loader, assign a pool or a queue only after its threads have"
     " started, and pass a timeout to result(), join() and get()",
-    overrides=True,
     fix="let the error of start() reach the loader, before anything waits for the thread",
 )
 ENDS_WORKER = Cause(
@@ -372,7 +376,6 @@ ENDS_WORKER = Cause(
     "A signal killed the worker when a thread or a process could not be started, so the loader's"
     " error does not say why. C++ code aborts if nothing catches std::system_error: limit the"
     " library to one thread per worker. In Python, raise an exception",
-    overrides=True,
     fix="limit libraries to one thread per worker, and raise an exception in Python",
 )
 

@@ -31,7 +31,6 @@ STOPS_EARLY = Cause(
     " end of the data. It usually comes from next() on an exhausted iterator: pass next() a"
     " default, or catch the StopIteration and raise another error. If the loader has its own"
     " __iter__, make sure that it lets errors through",
-    overrides=True,
     fix="pass next() a default, or raise another error",
 )
 

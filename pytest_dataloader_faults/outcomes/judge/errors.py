@@ -78,6 +78,7 @@ _RECURSES = Cause(
     "The dataset calls itself for each substitute, until Python's recursion limit is reached. Try a"
     " limited number of other samples in a loop, and then raise the error that was caught",
     fix="try a limited number of substitutes in a loop, and then raise the original error",
+    is_general=True,
 )
 _NO_ORIGINAL = (
     f"{_RAISE_FROM}. If there is no original exception, the reader ignores read errors, as"
@@ -106,7 +107,6 @@ _ENDS_WORKER = Cause(
     "The dataset, or a library that it uses, ended the worker with os._exit or sys.exit when it met"
     " the fault, so torch only knows that a worker is gone. Raise the error: torch sends it to the"
     " loop, with its traceback",
-    overrides=True,
     fix="raise the error instead of calling os._exit or sys.exit",
 )
 _TRUNCATED = (
@@ -117,7 +117,6 @@ _MAPS_UNCHECKED = Cause(
     Verdict.FAILED_UNCLEARLY.usual_cause.phrase,
     "Before your code or a library such as LMDB maps a file, compare os.path.getsize(path) with the"
     " size that you expect, and raise an error if they differ",
-    overrides=True,
     fix="compare os.path.getsize(path) with what you expect before the file is mapped",
 )
 _DROPPED = re.compile(
@@ -144,7 +143,6 @@ _UNREAD_IMAGE = Cause(
     Verdict.FAILED_UNCLEARLY.usual_cause.phrase,
     "cv2.imread returns None for a file that it cannot read, and the code went on with that. Check"
     " what it returns, and raise OSError(path)",
-    overrides=True,
     fix="check whether cv2.imread returned None, and raise OSError(path) if it did",
 )
 _READER = re.compile(

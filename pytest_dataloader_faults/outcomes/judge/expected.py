@@ -155,7 +155,6 @@ SAMPLER_CONTINUES = CONTINUES._replace(
     advice="The sampler kept its position from the previous epoch, which was not finished. Start"
     " over in every call of its __iter__: write it as a generator function, and keep no iterator or"
     " position on self",
-    overrides=True,
 )
 
 

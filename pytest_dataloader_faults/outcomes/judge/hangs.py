@@ -210,7 +210,6 @@ _LOST_THREAD = Cause(
     "A worker waits on a lock or a queue whose thread exists only in the main process: fork copies"
     " only the calling thread. Start the pool, or open the decoder, in the worker, on first use. If"
     " the main process already has one, create another when os.getpid() has changed",
-    overrides=True,
     fix="start the thread in the worker, on first use",
 )
 _LOCKS = Cause(
@@ -219,7 +218,6 @@ _LOCKS = Cause(
     " fork copies locks in their current state, but only the calling thread: if the main process"
     " created them, create new ones in the worker when os.getpid() has changed. Otherwise, release"
     " every lock with a `with` block",
-    overrides=True,
     fix="create locks and pools in the worker, and release each lock with a `with` block",
 )
 _LONGER = (
@@ -234,26 +232,22 @@ _BY_ACTIVITY = {
     Activity.DELIVERS: Cause(
         "is slow under this fault",
         f"The epoch was slow, not hung. {_LONGER}",
-        overrides=True,
         fix="pass a longer deadline=",
     ),
     Activity.READS: Cause(
         "is too slow under this fault or rereads the same data",
         f"Look for an unbounded retry loop at the line in its stack. {_LONGER}",
-        overrides=True,
         fix="limit the number of retries",
     ),
     Activity.SLEEPS: Cause(
         "sleeps between retries past the deadline",
         f"Give up after a few attempts, and raise the error. {_LONGER}",
-        overrides=True,
         fix="raise the error after a few attempts",
     ),
     Activity.COMPUTES: Cause(
         "retries forever or computes past the deadline",
         "Look for an unbounded retry loop at the line in its stack: retry a few times, then raise"
         f" the error. {_LONGER}",
-        overrides=True,
         fix="limit the number of retries",
     ),
 }

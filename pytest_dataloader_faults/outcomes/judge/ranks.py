@@ -58,7 +58,6 @@ DISTURBS_RANKS = Cause(
     " prepare(), then torch.distributed.barrier(). Or hold a file lock while you check and"
     " prepare, or write to a temporary name and rename it with os.replace() once it is complete. If"
     " each rank writes its own samples, add the rank to the name of the file",
-    overrides=True,
     fix="prepare files on rank 0, and call barrier() on all ranks before they read",
 )
 _ABSENCE_REASONS = {

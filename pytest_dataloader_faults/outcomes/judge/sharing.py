@@ -30,7 +30,6 @@ STALE_LOCK = Cause(
     "A worker created the lock file and died before it removed the file, so all others wait for it."
     " Use a lock that the kernel releases when its process dies, such as fcntl.flock() or"
     " filelock.FileLock, or ignore a lock file whose process no longer exists",
-    overrides=True,
     fix="use a lock that the kernel releases, such as fcntl.flock() or filelock.FileLock",
 )
 _LOCK = re.compile(r"lo?ck[^/]*$", re.IGNORECASE)
@@ -44,6 +43,7 @@ UNPICKLABLE = Cause(
     " module-level classes and functions instead of local ones and lambdas; merge many small"
     " tensors into one",
     fix="leave handles out of __getstate__, and avoid lambdas and local classes",
+    is_general=True,
 )
 _UNPICKLED = UNPICKLABLE._replace(
     advice=f"{UNPICKLABLE.advice}. Or, if your own loader forks its workers, let this one fork them"
@@ -58,7 +58,6 @@ _DEFINED_BELOW_GUARD = Cause(
     "is defined where workers cannot import it",
     "A worker that is not forked imports the script without the part below"
     " if __name__ == '__main__': define the dataset and everything it needs above that line",
-    overrides=True,
     fix="define the dataset in a module",
 )
 _NO_GUARD = "has imported the main module"
@@ -66,7 +65,6 @@ _NO_GUARD = "has imported the main module"
 _UNGUARDED = Cause(
     "runs a trial when its main module is imported",
     "Move the script's code below: if __name__ == '__main__':",
-    overrides=True,
     fix="move the script's code below if __name__ == '__main__':",
 )
 _LOADING = re.compile(r'spawn\.py", line \d+, in _main\n.*pickle\.load\(')
@@ -74,7 +72,6 @@ _DELEGATES = Cause(
     "cannot be unpickled",
     "pickle looks up __setstate__ on a new object before it has any attributes, and this"
     " __getattr__ reads one: make it raise AttributeError for names that start with '__'",
-    overrides=True,
     fix="make pickle.loads(pickle.dumps(dataset)) work in a new process",
 )
 _SETS_STATE = _DELEGATES._replace(
@@ -92,14 +89,12 @@ _BY_PICKLE = (
 _SAMPLES = Cause(
     "returns samples that cannot be pickled",
     f"Workers send samples through pickle: return tensors, arrays, {_BY_PICKLE}",
-    overrides=True,
     fix="return tensors, arrays or plain data",
 )
 _ANSWERS = Cause(
     "sends an error or a sample that cannot be pickled",
     "Workers send both through pickle. Raise an error whose class is defined at module level, such"
     f" as OSError, and return tensors, arrays, {_BY_PICKLE}",
-    overrides=True,
     fix="raise an error whose class is defined at module level",
 )
 
@@ -124,7 +119,7 @@ def file_cause(outcome: Outcome, verdict: Verdict, fault_free: Outcome) -> Cause
     return Cause(
         "uses a file that was opened before the fork",
         f"{os.path.basename(path)} was opened before the workers started. {how_to_open}",
-        overrides=handle is not None and bool(handle.errors),
+        is_general=handle is None or not handle.errors,
         fix="open the file in the worker, on first access",
     )
 
@@ -167,7 +162,6 @@ def early_read_cause(outcome: Outcome, verdict: Verdict) -> Cause | None:
         " had written anything: the file exists before it is complete. Write to a temporary name in"
         " the same folder, and rename the file with os.replace() once it is complete, or hold a"
         " lock while you check and write",
-        overrides=True,
         fix="write to a temporary name, and rename the file with os.replace()",
     )
 
@@ -188,7 +182,6 @@ def temporary_name_cause(outcome: Outcome) -> Cause | None:
         f"Two workers used the name {name}: one renamed the file, and the other no longer found it."
         f" Add the process to the name, as in f'{name}.{{os.getpid()}}', or call"
         " tempfile.mkstemp(dir=folder). Then each os.replace() installs a complete file",
-        overrides=True,
         fix="add os.getpid() to the temporary name, or call tempfile.mkstemp(dir=folder)",
     )
 
@@ -232,6 +225,7 @@ def _cause_of(connection: SharedConnection) -> Cause:
         f"The dataset opened {connection.name} before the workers started, and they all used it, so"
         " that one may get the answer for another: open it in the worker, on first access",
         fix="open the connection in the worker, on first access",
+        is_general=True,
     )
 
 

@@ -48,7 +48,6 @@ SAME_NUMBERS = Cause(
         " seed in worker_init_fn replaces that: remove it, or derive it from torch.initial_seed()."
         " A generator that is passed to the DataLoader needs another seed on each rank"
     ),
-    overrides=True,
     fix="remove the seed from worker_init_fn, or derive it from torch.initial_seed()",
 )
 
@@ -195,7 +194,6 @@ SAME_ORDER = Cause(
     "shuffles every epoch identically",
     "Before each epoch, set_epoch() was called on the loader, its samplers and its dataset, if they"
     " have it. Shuffle with a seed and that number, in the same way on all ranks",
-    overrides=True,
     fix="shuffle with the seed plus the epoch of set_epoch()",
 )
 _HALVES = 2
