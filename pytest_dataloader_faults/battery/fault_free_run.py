@@ -417,11 +417,6 @@ class FaultFreeRun:
         again = self.run_fault_free(changes=changes)[-1]
         return count if digests_by_worker(again) == digests_by_worker(outcome) else None
 
-    @property
-    def draws_global_numbers(self) -> bool:
-        """Whether samples draw from generators that trials seed, as far as that is known."""
-        return any(each.draws_random_numbers for each in self._references.values())
-
     def _run_fault_free(self, attempts: Sequence[Mapping[str, Any]]) -> None:
         """Trials without a fault until one of them shows nothing wrong."""
         reference.require_samples(self.reference, self.contract)

@@ -121,10 +121,8 @@ def _notes_on_dataset(battery: Battery, outcome: Outcome) -> tuple[str, ...]:
 
 def _note_on_comparison(battery: Battery, comparison: Comparison) -> Iterator[str]:
     """What a trial did not compare, unless its check never seeds random numbers."""
-    run_comparison = battery.fault_free_run.comparison
-    is_looser = comparison.by_form and not run_comparison.by_form
-    draws = battery.fault_free_run.draws_global_numbers
-    return iter(()) if is_looser else comparison_notes(comparison, draws=draws)
+    is_looser = comparison.by_form and not battery.fault_free_run.comparison.by_form
+    return iter(()) if is_looser else comparison_notes(comparison)
 
 
 def _skipped_result(

@@ -30,8 +30,6 @@ class Reference:
             place in a stream.
         unstable: What is wrong if a sample differed between two reads, whatever is compared; or "".
         varying: In how many samples each part differed, by its path.
-        draws_random_numbers: Whether samples draw numbers from the global generators of torch,
-            NumPy or Python; unknown, and False, if these are seeded.
         second_pass_count: How many samples a stream returned in a second pass, if fewer.
         comparison: How samples are compared, as in an outcome.
         limit: About how many samples were requested; None for all.
@@ -60,7 +58,6 @@ class Reference:
     samples: tuple[tuple[Any, Sample], ...]
     unstable: str = ""
     varying: tuple[tuple[str, int], ...] = field(default=(), compare=False)
-    draws_random_numbers: bool = False
     second_pass_count: int | None = None
     comparison: Comparison = EXACT
     limit: int | None = None

@@ -440,7 +440,6 @@ def _build(reader: Reader, readings: Sequence[Reading], repeats: Sequence[Readin
         tuple(zip(names, (sample for _, sample in samples), strict=True)),
         unstable=unstable,
         varying=tuple(varying.items()),
-        draws_random_numbers=reader.draws_random_numbers,
         comparison=comparison,
         parts=rows if all(rows) else (),
     )

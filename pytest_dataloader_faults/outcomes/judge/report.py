@@ -123,13 +123,8 @@ def _describe_call(firing: Firing, fault: Fault) -> str:
 
 _DRAW_GLOBALLY = (
     "If they are random, draw from the global generators of torch, NumPy or Python, which trials"
-    " seed. If they contain a time or an id, return it as a separate part, so that the other parts"
-    " can be compared"
-)
-_SEEDS_ITSELF = (
-    "Its samples draw from the global generators, which trials seed, but vary anyway. If the"
-    " dataset seeds these generators itself, turn that off in the test; if it uses another"
-    " generator, draw from the global ones instead"
+    " seed, and do not seed these in the dataset. If they contain a time or an id, return it as a"
+    " separate part, so that the other parts can be compared"
 )
 _IN_WORKERS = (
     "samples differ each time they are read in one process, as in a dataset that seeds itself, so"
@@ -137,11 +132,8 @@ _IN_WORKERS = (
 )
 
 
-def comparison_notes(comparison: Comparison, *, draws: bool) -> Iterator[str]:
-    """What was not compared, so that no check covers it, and what to do.
-
-    *draws*: whether samples draw numbers from the global generators.
-    """
+def comparison_notes(comparison: Comparison) -> Iterator[str]:
+    """What was not compared, so that no check covers it, and what to do."""
     if comparison.limit is not None:
         return
     if comparison.in_workers:
@@ -149,8 +141,7 @@ def comparison_notes(comparison: Comparison, *, draws: bool) -> Iterator[str]:
     if comparison.by_form:
         yield (
             f"samples differ each time they are read, so only their {comparison.form} were"
-            " compared, and zeros returned for a sample would pass."
-            f" {_SEEDS_ITSELF if draws else _DRAW_GLOBALLY}"
+            f" compared, and zeros returned for a sample would pass. {_DRAW_GLOBALLY}"
         )
     elif comparison.mask:
         paths = join_some(path or "all" for path in comparison.mask.paths)
