@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 from dataclasses import dataclass, replace
 from functools import partial
@@ -11,6 +12,7 @@ from pytest_dataloader_faults._trial import repeat_if_killed
 from pytest_dataloader_faults._trial.ranks import run_ranks
 from pytest_dataloader_faults.battery.fault_free_run import FaultFreeRun
 from pytest_dataloader_faults.battery.workload import Workload
+from pytest_dataloader_faults.exceptions import UnusableDatasetError
 from pytest_dataloader_faults.faults import Fault
 from pytest_dataloader_faults.faults.collisions import Collisions
 from pytest_dataloader_faults.outcomes import Contract, Outcome, Reference
@@ -111,9 +113,13 @@ def find_ranks(run: FaultFreeRun, options: TrialOptions) -> FaultFreeRanks:
         return FaultFreeRanks(run, tuple(repeat_if_killed(start, was_killed)), shares_folder)
 
     def find() -> FaultFreeRanks:
-        ranks = record(shares_folder=False)
-        has_failed = ranks.outcome.exception or ranks.outcome.timed_out or ranks.outcome.died
-        return record(shares_folder=True) if has_failed and run.own_folders.paths else ranks
+        if not run.own_folders.paths:
+            return record(shares_folder=False)
+        with contextlib.suppress(UnusableDatasetError):
+            ranks = record(shares_folder=False)
+            if not (ranks.outcome.exception or ranks.outcome.timed_out or ranks.outcome.died):
+                return ranks
+        return record(shares_folder=True)
 
     return run.find_once("ranks", find)
 

@@ -144,6 +144,18 @@ def test_ranks_get_one_copy_of_a_folder(records):
     assert not any(os.path.exists(folder) for _, folder in lines)
 
 
+def test_ranks_share_a_folder_that_only_rank_0_fills(records):
+    def make(folder):
+        if place()[0] == 0:
+            (folder / "done").touch()
+        if torch.distributed.is_initialized():
+            torch.distributed.barrier()
+        assert (folder / "done").exists(), "rank 0 did not prepare the folder"
+        return Records(records)
+
+    assert _agree(make).verdict == "survived"
+
+
 @pytest.mark.slow
 def test_a_file_that_rank_0_has_created_is_not_whole(records):
     """Only the ranks that share a folder find it; see pytorch/tutorials#3065."""
