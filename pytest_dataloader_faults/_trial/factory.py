@@ -118,7 +118,7 @@ def _parts(result: Any, only: str | None = None) -> dict[str, Any]:
 
 def _contained_parts(container: Any, depth: int = _MAX_DEPTH) -> dict[str, Any]:
     """The loaders and datasets in a dict, list or tuple, which has nothing else in it."""
-    parts, others = {}, {}
+    parts, remaining = {}, {}
     for key, item in _items(container):
         name = text_of(key)
         if _is_dataset_or_loader(item):
@@ -126,9 +126,9 @@ def _contained_parts(container: Any, depth: int = _MAX_DEPTH) -> dict[str, Any]:
         elif depth and (inner := _contained_parts(item, depth - 1)):
             parts.update({f"{name}/{each}": part for each, part in inner.items()})
         else:
-            others[name] = item
-    if others:
-        _require_samples(container, parts, others)
+            remaining[name] = item
+    if remaining:
+        _require_samples(container, parts, remaining)
         return {}
     return parts
 
@@ -150,18 +150,18 @@ def _items(container: Any) -> list[tuple[Any, Any]]:
     return first_items if len(first_items) <= _MAX_ITEMS else []
 
 
-def _require_samples(container: Any, parts: dict[str, Any], others: dict[str, Any]) -> None:
-    """Refuse a *container* that is not a dataset, although there are *others* than its *parts*."""
+def _require_samples(container: Any, parts: dict[str, Any], remaining: dict[str, Any]) -> None:
+    """Refuse a *container* that is not a dataset, although it has *remaining* items."""
     if parts:
-        name, item = next(iter(others.items()))
+        name, item = next(iter(remaining.items()))
         message = (
             f"make_dataset returned a {type(container).__name__} of loaders or datasets, but"
             f" {name!r} in it is {format_value(item)}. Every entry must be a DataLoader or a torch"
             " Dataset"
         )
         raise UnusableDatasetError(message)
-    if all(isinstance(each, FunctionType) or _is_own_class(each) for each in others.values()):
-        names = join_some(each.__name__ for each in others.values())
+    if all(isinstance(each, FunctionType) or _is_own_class(each) for each in remaining.values()):
+        names = join_some(each.__name__ for each in remaining.values())
         message = (
             f"make_dataset returned a {type(container).__name__} of functions or classes ({names})"
             " instead of their results. Call them in it, as in lambda: [MyDataset(...)]"
@@ -394,9 +394,9 @@ def advice_for(result: Any) -> str:
         return _OF_GENERATOR
     if isinstance(result, Iterator):
         return _OF_ITERATOR
-    found = []
+    attributes = []
     for name, value in getattr(result, "__dict__", {}).items():
         items = enumerate(value) if type(value) is list else ()
         places = {name: value} | {f"{name}[{number}]": each for number, each in items}
-        found += [each for each, item in places.items() if isinstance(item, DataLoader)]
-    return "".join(f"It wraps a DataLoader: pass lambda: make().{each}. " for each in found)
+        attributes += [each for each, item in places.items() if isinstance(item, DataLoader)]
+    return "".join(f"It wraps a DataLoader: pass lambda: make().{each}. " for each in attributes)

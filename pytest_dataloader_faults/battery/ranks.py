@@ -68,9 +68,9 @@ class FaultFreeRanks:
         """What the first workers of the rank with the faults do without them."""
         self._require_agreement()
         rank = self.outcome.ranks[self.faulty_rank]
-        first = {each.worker: each for each in reversed(rank.processes)}
-        passes = rank.passes if len(first) == len(rank.processes) else rank.passes[:1]
-        rank = replace(rank, passes=passes, processes=tuple(reversed(first.values())))
+        first_workers = {each.worker: each for each in reversed(rank.processes)}
+        passes = rank.passes if len(first_workers) == len(rank.processes) else rank.passes[:1]
+        rank = replace(rank, passes=passes, processes=tuple(reversed(first_workers.values())))
         settings = self.run.settings
         return Workload.of(rank, settings.files, ranks=settings.ranks)
 
@@ -84,17 +84,17 @@ class FaultFreeRanks:
     @functools.cached_property
     def reference(self) -> Reference:
         """The samples of the dataset, and those of each rank."""
-        whole = self.run.reference
+        undivided = self.run.reference
         if was_killed(self.outcome):  # It does not show what a rank delivers.
-            return whole
-        members = tuple(_reference_of_rank(each, whole) for each in self.outcome.ranks)
+            return undivided
+        members = tuple(_reference_of_rank(each, undivided) for each in self.outcome.ranks)
         # A dataset that its author divides, and that has random samples, is not known as a whole.
-        is_whole = whole.is_whole and (
-            whole.kind == "iterable"
-            or is_of_content(whole)
-            or all(_has_same_samples(each, whole) for each in members)
+        is_whole = undivided.is_whole and (
+            undivided.kind == "iterable"
+            or is_of_content(undivided)
+            or all(_has_same_samples(each, undivided) for each in members)
         )
-        return replace(whole, fault_free=self.run.working, members=members, is_whole=is_whole)
+        return replace(undivided, fault_free=self.run.working, members=members, is_whole=is_whole)
 
     def _require_agreement(self) -> None:
         """Raise NotApplicable if the ranks fail without a fault."""
@@ -141,30 +141,33 @@ def _run(
     )
 
 
-def _reference_of_rank(rank: Outcome, whole: Reference) -> Reference:
+def _reference_of_rank(rank: Outcome, undivided: Reference) -> Reference:
     """What *rank* delivered in its first epoch, and other samples that its sampler may draw."""
     rank = replace(rank, passes=rank.passes[:1])
     samples: tuple[tuple[Any, Sample], ...]
-    if whole.kind == "map":
+    if undivided.kind == "map":
         samples = tuple(pair for each in rank.delivered for pair in each.pairs)
     else:
         samples = tuple(enumerate(each for batch in rank.delivered for each in batch.samples))
     rows = tuple(each.rows for each in rank.delivered)
-    own = replace(
-        whole,
+    rank_reference = replace(
+        undivided,
         samples=samples,
         readable=next((each.length for each in rank.epochs), None),
         parts=rows if all(rows) else (),
         fault_free=rank,
     )
-    if whole.kind == "map" and _has_same_samples(own, whole):
-        return replace(own, samples=tuple({**dict(samples), **dict(whole.samples)}.items()))
-    return own
+    if undivided.kind == "map" and _has_same_samples(rank_reference, undivided):
+        return replace(
+            rank_reference,
+            samples=tuple({**dict(samples), **dict(undivided.samples)}.items()),
+        )
+    return rank_reference
 
 
-def _has_same_samples(reference: Reference, whole: Reference) -> bool:
+def _has_same_samples(reference: Reference, undivided: Reference) -> bool:
     """Whether a rank has the same samples as a single process, under the same indices."""
-    known = whole.digests
-    return reference.readable == whole.readable and all(
-        known.get(index, digest) == digest for index, digest in reference.digests.items()
+    digests = undivided.digests
+    return reference.readable == undivided.readable and all(
+        digests.get(index, digest) == digest for index, digest in reference.digests.items()
     )

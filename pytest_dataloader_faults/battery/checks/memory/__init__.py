@@ -129,11 +129,13 @@ def growth_of(memory: WorkerMemory) -> Growth | None:
     growth = _growth_per_sample(memory, memory.unshared)
     if growth is None:
         return None
-    kept = min(growth, _growth_per_sample(memory, memory.allocated) or 0.0)
-    copied = growth - kept
+    kept_bytes = min(growth, _growth_per_sample(memory, memory.allocated) or 0.0)
+    copied = growth - kept_bytes
     # Samples of all workers lie on the same pages, but each worker caches only its own samples.
     reads = memory.length if memory.stays else -(-memory.length // max(1, memory.workers))
-    return Growth(copied, kept, min(copied * memory.length, memory.shared) + kept * reads)
+    return Growth(
+        copied, kept_bytes, min(copied * memory.length, memory.shared) + kept_bytes * reads
+    )
 
 
 def _growth_per_sample(memory: WorkerMemory, sizes: tuple[int, ...]) -> float | None:

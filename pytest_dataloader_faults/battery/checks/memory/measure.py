@@ -157,13 +157,13 @@ def _read_in_a_row(
 ) -> WorkerMemory:
     """*memory* after one worker has read blocks of samples, until it shows enough."""
     count, size = len(indices), block_size(len(indices))
-    most = BLOCKS * size * TIMES_TO_CONFIRM
+    max_count = BLOCKS * size * TIMES_TO_CONFIRM
     # The first objects of a dataset fill gaps between older ones, and copy more than others.
-    start, drawn = max(0, count - most) // 2, 0
+    start, drawn = max(0, count - max_count) // 2, 0
     blocks = _Blocks(indices[start:], size)
     reader = _one_worker(loader, blocks)
     try:
-        while drawn < most and start + drawn + blocks.size <= count:
+        while drawn < max_count and start + drawn + blocks.size <= count:
             for _ in reader:
                 if time.monotonic() > until:
                     return memory

@@ -97,17 +97,17 @@ def find_same_numbers(outcome: Outcome) -> Finding | None:
         for (library, worker), state in sorted(states.items()):
             places[library, state].append((number, worker))
     pairs = [
-        (rank == other, (rank, worker), (other, other_worker), library)
+        (rank == other_rank, (rank, worker), (other_rank, other_worker), library)
         for (library, _), same_state in places.items()
-        for (rank, worker), (other, other_worker) in itertools.combinations(same_state, 2)
+        for (rank, worker), (other_rank, other_worker) in itertools.combinations(same_state, 2)
     ]
     if not pairs:
         return None
-    is_one_rank, (rank, worker), (other, other_worker), library = min(pairs)
-    both = f"worker {worker} of rank {rank} and worker {other_worker} of rank {other}"
+    is_one_rank, (rank, worker), (other_rank, other_worker), library = min(pairs)
+    workers = f"worker {worker} of rank {rank} and worker {other_worker} of rank {other_rank}"
     if is_one_rank:
-        both = f"workers {worker} and {other_worker} of rank {rank}"
-    sentence = f"{both} drew the same random numbers from {library}"
+        workers = f"workers {worker} and {other_worker} of rank {rank}"
+    sentence = f"{workers} drew the same random numbers from {library}"
     return Finding(Verdict.CORRUPTED, sentence, SAME_NUMBERS)
 
 
