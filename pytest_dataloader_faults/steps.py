@@ -270,12 +270,14 @@ def count_epochs(processes: Processes) -> int:
 
 def _drop_recovery(processes: Processes) -> Processes:
     """The *processes* of a trial without faults: without these passes and what follows them."""
-    kept = (
+    shortened = (
         tuple(itertools.takewhile(lambda step: not _follows_faults(step), process))
         for process in processes
     )
     passes = (Epoch, MeasureEpochs, FaultFreePass)
-    return tuple(process for process in kept if any(isinstance(each, passes) for each in process))
+    return tuple(
+        process for process in shortened if any(isinstance(step, passes) for step in process)
+    )
 
 
 def _follows_faults(step: Step) -> bool:
@@ -329,7 +331,7 @@ class Replay(NamedTuple):
         """Whether there is no sample for one of the *names*, which the sampler should not draw."""
         numbers = [each for each in names if isinstance(each, int)]
         return self.length is not None and any(
-            not -self.length <= each < self.length for each in numbers
+            not -self.length <= number < self.length for number in numbers
         )
 
 

@@ -254,10 +254,10 @@ class LoaderDriver(IteratorListener):
             os._exit(0)
 
     def end_workers(self) -> None:
-        kept = self._kept_iterators()
-        for iterator in (self._iterator, self.loader._iterator, *kept):
+        iterators = self._kept_iterators()
+        for iterator in (self._iterator, self.loader._iterator, *iterators):
             end_workers(iterator)
-        for iterator in kept:
+        for iterator in iterators:
             self._begun.discard(iterator)
             renew(iterator, self.loader)
         self._iterator = self.loader._iterator = None
@@ -291,10 +291,11 @@ class LoaderDriver(IteratorListener):
         Between two epochs. In an epoch, these are also those in the loader's own ``__iter__``.
         """
         in_attributes = kept_iterators(*owners_of(self.loader))
-        others = (self._iterator, self.loader._iterator, *in_attributes)
-        working = self._inner_iterators()
-        elsewhere = [each for each in working if not any(each is other for other in others)]
-        return [*in_attributes, *elsewhere]
+        excluded = {*map(id, (self._iterator, self.loader._iterator, *in_attributes))}
+        return [
+            *in_attributes,
+            *(each for each in self._inner_iterators() if id(each) not in excluded),
+        ]
 
     def _start_iterator(self, patience: float | None) -> None:
         starting, self._timeout = time.monotonic(), self.loader.timeout

@@ -287,9 +287,9 @@ def outcome_from(
     for event in events:
         match event:
             case FactsFound():
-                found = {name: value for name, value in event._asdict().items() if value}
-                loader = found.pop("loader", None) or fields.get("loader", LoaderFacts())
-                lists = {name: (*fields.get(name, ()), *each) for name, each in found.items()}
+                new = {name: value for name, value in event._asdict().items() if value}
+                loader = new.pop("loader", None) or fields.get("loader", LoaderFacts())
+                lists = {name: (*fields.get(name, ()), *each) for name, each in new.items()}
                 fields |= {"loader": loader, **lists}
             case ChangeRefused(refusal):
                 fields["notes"] = (*fields.get("notes", ()), refusal)
@@ -320,9 +320,9 @@ def _passes_from(events: Iterable[JournalEvent]) -> tuple[Pass, ...]:
             case PhaseStarted(phase):  # A pass may be made again.
                 delivered[phase].clear()
             case PassEnded(_, result):
-                raised = result.exception
-                named = raised and replace(raised, library=library_of(raised.file))
-                passes[result.phase] = replace(result, exception=named)
+                if raised := result.exception:
+                    raised = replace(raised, library=library_of(raised.file))
+                passes[result.phase] = replace(result, exception=raised)
     return tuple(replace(each, delivered=(*delivered[each.phase],)) for each in passes.values())
 
 
@@ -385,8 +385,8 @@ def timeline_of(outcome: Outcome, events: Sequence[JournalEvent]) -> tuple[Event
     if outcome.timed_out:
         entries.append(Event(end, LOADER, "exit", "the deadline ended the trial"))
     return tuple(
-        replace(each, time=round(each.time - began, 6), text=shorten(each.text))
-        for each in sorted(entries, key=lambda entry: entry.time)
+        replace(entry, time=round(entry.time - began, 6), text=shorten(entry.text))
+        for entry in sorted(entries, key=lambda entry: entry.time)
     )
 
 

@@ -437,15 +437,15 @@ def renew(iterator: Any, loader: DataLoader[Any]) -> None:
 
 def kept_iterators(*owners: Any) -> list[Any]:
     """The iterators in attributes of *owners* that were made, but for the one of torch itself."""
-    return [made for each in owners for _, made in _list_kept_iterators(each)]
+    return [iterator for each in owners for _, iterator in _list_kept_iterators(each)]
 
 
 def _list_kept_iterators(owner: Any) -> list[tuple[str, Any]]:
     """The iterators of *owner* that were made, each with its attribute."""
-    values = [*getattr(owner, "__dict__", {}).items()]
-    found = [(name, each.made if isinstance(each, LateIterator) else each) for name, each in values]
-    made = [pair for pair in found if isinstance(pair[1], _BaseDataLoaderIter)]
-    return [(name, each) for name, each in made if name != "_iterator"]
+    values = getattr(owner, "__dict__", {}).items()
+    pairs = [(name, each.made if isinstance(each, LateIterator) else each) for name, each in values]
+    iterators = [pair for pair in pairs if isinstance(pair[1], _BaseDataLoaderIter)]
+    return [(name, each) for name, each in iterators if name != "_iterator"]
 
 
 def end_workers(iterator: Any) -> None:

@@ -368,8 +368,8 @@ class TrialProcess:
                 return
             self.journal.write_turn(HARNESS)
             driver.wait_until_idle()
-            found = footprints.look(number, driver.working)
-            self.journal.write(FactsFound(footprints=found))
+            measured = footprints.look(number, driver.working)
+            self.journal.write(FactsFound(footprints=measured))
             self.journal.write_turn(LOADER)
             if footprints.is_sufficient(number):
                 return
@@ -392,7 +392,7 @@ class TrialProcess:
         driver, seed = self.start_driver(), self.job.settings.seed + step.seed
         driver.replay(self._replay, in_order=self.job.comparison.in_workers)
         only_files = all(
-            has_files(each) and Effect.DEATH not in each.effects for each in self.job.faults
+            has_files(fault) and Effect.DEATH not in fault.effects for fault in self.job.faults
         )
         driver.wait_until_idle = idle_at_once
         if step.phase == RECOVERY and only_files and self._may_lack_workers():
@@ -445,6 +445,6 @@ def _read_first_sample(loader: DataLoader[Any], draws: Sequence[bytes]) -> None:
     batched = bool(loader._auto_collation)
     drawn = map(pickle.loads, draws)  # the sampler's own
     samples = (part for each in drawn for part in Draw.of(each, dataset, batched=batched).split())
-    if first := next(samples, None):
+    if sample := next(samples, None):
         with contextlib.suppress(loaders.CollateError):
-            Reader(loader, SampleComparer()).fetch(first)
+            Reader(loader, SampleComparer()).fetch(sample)

@@ -32,9 +32,9 @@ def note_mentions(faults: Iterable[FaultFacts], errors: Sequence[str]) -> tuple[
 def occurrences(faults: Iterable[FaultFacts]) -> list[Occurrence]:
     """Each occurrence of one of the *faults*."""
     return [
-        Occurrence(each.fault, firing.path, firing.call)
-        for each in faults
-        for firing in each.firings
+        Occurrence(facts.fault, firing.path, firing.call)
+        for facts in faults
+        for firing in facts.firings
     ]
 
 

@@ -167,7 +167,7 @@ def conclude(check: str, trials: Sequence[JudgedTrial], fault_free: Outcome) -> 
     """What *trials* of the *check* show together; *fault_free* is an epoch without faults."""
     failed = [each for each in trials if not each.finding.passed]
     # A warning must not hide a failure.
-    outcome, finding = min(failed or trials[:1], key=lambda each: bool(each.finding.library))
+    outcome, finding = min(failed or trials[:1], key=lambda trial: bool(trial.finding.library))
     outcomes = tuple(each.outcome for each in trials)
     result = CheckResult(check, finding, outcome=outcome, trials=outcomes)
     if len(trials) == 1 or trials[0].finding.passed:  # In the second case, it should have failed.

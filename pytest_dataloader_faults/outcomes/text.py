@@ -239,8 +239,8 @@ def sort_for_reader(lines: Sequence[str]) -> list[str]:
     ordered: list[str] = []
     pieces = _PIECE.findall("\n".join(lines)) if lines else []
     for of_stack, group in itertools.groupby(pieces, key=_is_of_stack):
-        kept = [each for each in group if not _OWN.match(each)]
-        ordered += sorted(kept, key=lambda each: not is_user_frame(each)) if of_stack else kept
+        shown = [each for each in group if not _OWN.match(each)]
+        ordered += sorted(shown, key=lambda piece: not is_user_frame(piece)) if of_stack else shown
     return [line for piece in ordered for line in piece.split("\n")]
 
 
