@@ -4,7 +4,6 @@ _LOADER, _UTILS = "torch.utils.data.dataloader", "torch.utils.data._utils"
 USED_OF_TORCH = {
     f"{_LOADER}.DataLoader": {
         "_auto_collation": "whether it makes batches of samples itself",
-        "_dataset_kind": "what chooses a worker's fetcher; fake files go to the workers by it",
         "_get_iterator": "makes the iterator",
         "_index_sampler": "what the iterator draws from",
         "_iterator": "the iterator that persistent workers belong to",
