@@ -7,6 +7,7 @@ import signal
 import socket
 import ssl
 import tarfile
+import threading
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -190,6 +191,27 @@ class Numbers(Dataset):
 
     def _talk(self, index):
         """What it says for each sample."""
+
+
+class Session(Numbers):
+    """Asks over a connection from before the fork, and over others for nothing."""
+
+    def __init__(self, address):
+        super().__init__(address)
+        self.lock = threading.Lock()
+        self.other = socket.create_connection(address)
+
+    def _talk(self, index):
+        socket.create_connection(self.address).close()
+        with self.lock:
+            self.other.sendall(b"?")
+
+
+def test_a_server_that_never_answers_has_no_answer_to_hold_back():
+    with tcp_server(read_all) as address:
+        result = result_of(lambda: Session(address), "hung-read")
+    assert (result.applies, result.failed) == (False, False)
+    assert "no server responded" in result.explanation
 
 
 def _greet(connection):
