@@ -22,7 +22,7 @@ from typing import Any, NamedTuple, TypeAlias, TypeVar
 from pytest_dataloader_faults._arguments import FLAG, ArgumentRule
 from pytest_dataloader_faults._settings import DEADLINE, Settings, check
 from pytest_dataloader_faults.faults import Fault
-from pytest_dataloader_faults.faults.collisions import DEFAULT_COLLISIONS, Collisions
+from pytest_dataloader_faults.faults.base import DEFAULT_COLLISIONS, Collisions
 from pytest_dataloader_faults.outcomes.agreement import EXACT, Comparison
 from pytest_dataloader_faults.outcomes.refusals import FileHistory
 from pytest_dataloader_faults.outcomes.stages import RECOVERY, Phase, Stage

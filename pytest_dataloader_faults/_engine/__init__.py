@@ -9,8 +9,7 @@ import sys
 from collections.abc import Callable
 
 from pytest_dataloader_faults._engine.system import proc
-from pytest_dataloader_faults._engine.system.children import reap, run_in_child
-from pytest_dataloader_faults._engine.system.processes import fork
+from pytest_dataloader_faults._engine.system.processes import fork, reap, run_in_child
 from pytest_dataloader_faults.exceptions import EngineUnavailableError
 
 _ELSEWHERE = (

@@ -1,8 +1,5 @@
 """Altered copies of files, so that the user's own are never touched.
 
-The supervisor makes them, and for fake files the worker itself. *system*
-has the functions of ``os``: the real ones, or those of a fake file system.
-
 Some facts about memfd_create(2): the file it makes is anonymous, lives in memory, and goes with its
 last descriptor or mapping. Opening it again through /proc/self/fd creates a separate description,
 with its own offset. fstat, lseek, read and mmap all agree on its size. Touching a mapping beyond
@@ -10,25 +7,21 @@ that size raises SIGBUS, exactly as a page that the disk cannot deliver does. Wh
 memory goes to an unlinked file in the folder for temporary files, which behaves the same. Holes of
 a sparse file stay holes (SEEK_DATA, see lseek(2)).
 
-Some facts about memory. A dataset of many large files would fill it with their copies, so the
-copies of one supervisor take 256 MiB of it at most. Most datasets close a file before they open the
-next, so the oldest copies are dropped first, and made again if they are needed again. But closing a
-descriptor does not free memory while a worker has the copy open or mapped. A write lease shows that
-(F_SETLEASE, see fcntl(2)): the kernel refuses it while anything else has the file open. If the
-copies in use fill the limit, the next one is written to disk. And as each copy takes a descriptor,
-only so many are kept.
+Some facts about memory. A worker may have any number of copies open or mapped, and as long as it
+does, closing them here frees nothing. So one supervisor makes copies of 256 MiB in memory, and all
+others on disk. And as each copy takes a descriptor, only the latest ones are kept.
 """
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import os
 import random
-from collections.abc import Callable, Iterable, Iterator
+from collections import defaultdict
+from collections.abc import Iterator
 from dataclasses import dataclass
 from tempfile import gettempdir
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 CALLS_USER_CODE = True
 
@@ -57,14 +50,21 @@ class FileEdit:
         """How long the copy of a file of *size* bytes is."""
         return size if self.length is None else min(size, self.length)
 
+    def masks(self, path: str, size: int) -> dict[int, int]:
+        """Which bytes of a copy of *path*, a file of *size* bytes, differ, and by which bits."""
+        masks: defaultdict[int, int] = defaultdict(int)
+        for flips, seed in self.flips:
+            for place, mask in flip_masks(os.path.basename(path), size, flips, seed).items():
+                masks[place] ^= mask
+        return {place: mask for place, mask in masks.items() if place < self.copied_size(size)}
+
 
 class _Copy(NamedTuple):
-    """The descriptor of a copy of *path*, its size, and how many bytes it takes in memory."""
+    """The descriptor of a copy of *path*, and its size."""
 
     path: str
     fd: int
     size: int
-    memory: int
 
     @property
     def is_lengthened(self) -> bool:
@@ -73,7 +73,7 @@ class _Copy(NamedTuple):
 
 
 class FileCopies:
-    """Altered copies of real files, kept while there is memory; and the empty file.
+    """Altered copies of real files, of which the latest are kept; and the empty file.
 
     Attributes:
         originals: What each is or was a copy of, by device and inode. A worker may have it open
@@ -84,7 +84,8 @@ class FileCopies:
         self.originals: dict[tuple[int, int], str] = {}
         self._copies: dict[tuple[object, ...], _Copy] = {}
         """In order of use: the copy that was requested last is the last one."""
-        self._memory = 0
+        self._in_memory = 0
+        """How many bytes were copied into memory."""
         self._lengthened: set[str] = set()
         self.empty = os.memfd_create("pytest-dataloader-faults-unreadable")
 
@@ -106,43 +107,16 @@ class FileCopies:
 
     def _make(self, path: str, edit: FileEdit, source: str, now: os.stat_result) -> _Copy:
         if len(self._copies) >= _MOST:
-            self._close(next(iter(self._copies)))
-        in_memory = self._make_room(min(edit.copied_size(now.st_size), now.st_blocks * _BLOCK))
-        fd = altered_copy(os, path, edit, os.O_RDWR, source=source, in_memory=in_memory)
+            oldest = self._copies.pop(next(iter(self._copies)))
+            self._lengthened |= {oldest.path} if oldest.is_lengthened else set()
+            os.close(oldest.fd)
+        size = min(edit.copied_size(now.st_size), now.st_blocks * _BLOCK)
+        in_memory = size <= _IN_MEMORY and self._in_memory + size <= _ALL_IN_MEMORY
+        self._in_memory += size if in_memory else 0
+        fd = altered_copy(path, edit, source, in_memory=in_memory)
         copy = os.fstat(fd)
         self.originals[copy.st_dev, copy.st_ino] = path
-        entry = _Copy(path, fd, copy.st_size, copy.st_blocks * _BLOCK if in_memory else 0)
-        self._memory += entry.memory
-        return entry
-
-    def _make_room(self, size: int) -> bool:
-        """Whether *size* more bytes may be in memory, after unused copies are closed for them."""
-        if size > _IN_MEMORY:
-            return False
-        for key, copy in tuple(self._copies.items()):
-            if self._memory + size <= _ALL_IN_MEMORY:
-                break
-            if copy.memory and _is_unused(copy.fd):
-                self._close(key)
-        return self._memory + size <= _ALL_IN_MEMORY
-
-    def _close(self, key: tuple[object, ...]) -> None:
-        closed = self._copies.pop(key)
-        if closed.is_lengthened:
-            self._lengthened.add(closed.path)
-        self._memory -= closed.memory
-        os.close(closed.fd)
-
-
-def _is_unused(fd: int) -> bool:
-    """Whether nothing else has the file open or mapped."""
-    import fcntl  # Windows has none, and imports this module for the copies of a folder.
-
-    with contextlib.suppress(OSError):
-        fcntl.fcntl(fd, fcntl.F_SETLEASE, fcntl.F_WRLCK)
-        fcntl.fcntl(fd, fcntl.F_SETLEASE, fcntl.F_UNLCK)
-        return True
-    return False
+        return _Copy(path, fd, copy.st_size)
 
 
 def reopen(fd: int, flags: int) -> int:
@@ -150,51 +124,27 @@ def reopen(fd: int, flags: int) -> int:
     return os.open(f"/proc/self/fd/{fd}", flags & os.O_ACCMODE | os.O_CLOEXEC)
 
 
-def altered_copy(
-    system: Any,
-    path: str,
-    edit: FileEdit,
-    flags: int,
-    *,
-    source: str = "",
-    in_memory: bool = True,
-) -> int:
+def altered_copy(path: str, edit: FileEdit, source: str, *, in_memory: bool) -> int:
     """A descriptor of a nameless copy of *path* that differs by *edit*.
 
-    *flags* decide whether it can be read or written. *source*: another name, by which *path* can be
-    opened. *in_memory*: whether it may be there, if it is not too large.
+    *source*: another name, by which *path* can be opened.
     """
-    original = system.open(source or path, os.O_RDONLY)
+    original = os.open(source, os.O_RDONLY)
     try:
-        size = system.fstat(original).st_size
-        kept_size = edit.copied_size(size)
-        extents = list(_data_extents(system, original, kept_size))
-
-        def fill(copy: int) -> None:
-            _fill(system, original, copy, kept_size, extents)
-            _flip(system, copy, path, size, edit)
-
-        length = sum(end - start for start, end in extents)
-        return _make_nameless_file(
-            system, path, flags, fill, in_memory=in_memory and length <= _IN_MEMORY
-        )
+        size = os.fstat(original).st_size
+        length = edit.copied_size(size)
+        copy = _new_file(path, in_memory=in_memory)
+        _fill(original, copy, length)
+        for place, mask in edit.masks(path, size).items():
+            os.pwrite(copy, bytes([os.pread(copy, 1, place)[0] ^ mask]), place)
+        return copy
     finally:
-        system.close(original)
+        os.close(original)
 
 
 def copy_content(original: int, copy: int) -> None:
     """Write into *copy*, an empty file, what *original* has; both are descriptors."""
-    length = os.fstat(original).st_size
-    _fill(os, original, copy, length, _data_extents(os, original, length))
-
-
-def _flip(system: Any, copy: int, path: str, size: int, edit: FileEdit) -> None:
-    """Alter bytes of the *copy* of *path*, a file of *size* bytes."""
-    for flips, seed in edit.flips:
-        for place, mask in flip_masks(os.path.basename(path), size, flips, seed).items():
-            if place < edit.copied_size(size):
-                byte = system.pread(copy, 1, place)[0]
-                system.pwrite(copy, bytes([byte ^ mask]), place)
+    _fill(original, copy, os.fstat(original).st_size)
 
 
 def flip_masks(name: str, size: int, flips: int, seed: int) -> dict[int, int]:
@@ -205,83 +155,60 @@ def flip_masks(name: str, size: int, flips: int, seed: int) -> dict[int, int]:
     return {place: stream.randrange(1, 256) for place in places}
 
 
-def _data_extents(system: Any, fd: int, length: int) -> Iterator[tuple[int, int]]:
+def _data_extents(fd: int, length: int) -> Iterator[tuple[int, int]]:
     """Where in its first *length* bytes a file has data: start and end of each stretch."""
-    if not hasattr(system, "memfd_create"):  # Neither Linux nor its sparse files.
-        yield 0, length
-        return
     end = 0
     while end < length:
         try:
-            start = system.lseek(fd, end, os.SEEK_DATA)
+            start = os.lseek(fd, end, os.SEEK_DATA)
         except OSError as error:
             if error.errno != errno.ENXIO:  # All data is before *end*.
                 raise
             return
-        end = min(length, system.lseek(fd, start, os.SEEK_HOLE))
+        end = min(length, os.lseek(fd, start, os.SEEK_HOLE))
         if start < length:
             yield start, end
 
 
-def _fill(
-    system: Any, original: int, copy: int, length: int, extents: Iterable[tuple[int, int]]
-) -> None:
-    """Write the *extents* of *original* into *copy*, which gets this *length*."""
-    system.ftruncate(copy, length)
-    for start, end in extents:
-        _copy(system, original, copy, start, end)
+def _fill(original: int, copy: int, length: int) -> None:
+    """Write the data of *original* into *copy*, which gets this *length*."""
+    os.ftruncate(copy, length)
+    for start, end in _data_extents(original, length):
+        _copy(original, copy, start, end)
 
 
-def _copy(system: Any, original: int, copy: int, start: int, end: int) -> None:
+def _copy(original: int, copy: int, start: int, end: int) -> None:
     while start < end:
-        chunk = system.pread(original, min(end - start, _CHUNK), start)
+        chunk = os.pread(original, min(end - start, _CHUNK), start)
         if not chunk:
             return
-        start += system.pwrite(copy, chunk, start)
+        start += os.pwrite(copy, chunk, start)
 
 
-def _make_nameless_file(
-    system: Any, path: str, flags: int, fill: Callable[[int], None], *, in_memory: bool
-) -> int:
-    """A nameless file that *fill* has filled."""
-    written, name = _new_file(system, path, in_memory=in_memory)
-    try:
-        fill(written)
-        return int(system.open(name, flags & os.O_ACCMODE | os.O_CLOEXEC))
-    finally:
-        system.close(written)
-        if not name.startswith("/proc/"):
-            system.unlink(name)
+def _new_file(path: str, *, in_memory: bool) -> int:
+    """A descriptor of a new file without a name, for a copy of *path*."""
+    if not in_memory:
+        return _open_unlinked(gettempdir())
+    label = os.fsencode(os.path.basename(path))[:200]  # The kernel takes 249 bytes.
+    return os.memfd_create(os.fsdecode(label))
 
 
-def _new_file(system: Any, path: str, *, in_memory: bool) -> tuple[int, str]:
-    """A descriptor of a new file, and a name by which it can be opened again."""
-    if hasattr(system, "scratch"):  # A fake file system.
-        name = _random_name(system.scratch())
-        return system.open(name, _NEW, 0o600), name
-    if in_memory:
-        label = os.fsencode(os.path.basename(path))[:200]  # The kernel takes 249 bytes.
-        fd = system.memfd_create(os.fsdecode(label))
-    else:
-        fd = _open_unlinked(system, gettempdir())
-    return fd, f"/proc/self/fd/{fd}"
-
-
-_NEW = os.O_RDWR | os.O_CREAT | os.O_EXCL
-
-
-def _random_name(folder: str) -> str:
+def random_name(folder: str) -> str:
+    """The path of a file in *folder* that does not exist."""
     return os.path.join(folder, f"pytest-dataloader-faults-{os.urandom(8).hex()}")
 
 
-def _open_unlinked(system: Any, folder: str) -> int:
+NEW = os.O_RDWR | os.O_CREAT | os.O_EXCL
+
+
+def _open_unlinked(folder: str) -> int:
     """A file in *folder* without a name, which need not be removed if this process is killed."""
     try:
-        return int(system.open(folder, os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o600))
+        return os.open(folder, os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o600)
     except OSError as error:
         if error.errno not in (errno.EOPNOTSUPP, errno.EISDIR, errno.ENOENT):
             raise
-    name = _random_name(folder)  # That file system has no such files.
-    fd = int(system.open(name, _NEW | os.O_CLOEXEC, 0o600))
-    system.unlink(name)
+    name = random_name(folder)  # That file system has no such files.
+    fd = os.open(name, NEW | os.O_CLOEXEC, 0o600)
+    os.unlink(name)
     return fd

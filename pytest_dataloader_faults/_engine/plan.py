@@ -15,8 +15,7 @@ from typing import Any, Generic, TypeVar, cast
 
 from pytest_dataloader_faults import faults as vocabulary
 from pytest_dataloader_faults.faults import Fault
-from pytest_dataloader_faults.faults.base import InWorkers, Place
-from pytest_dataloader_faults.faults.collisions import DEFAULT_COLLISIONS, Collisions
+from pytest_dataloader_faults.faults.base import DEFAULT_COLLISIONS, Collisions, InWorkers, Place
 from pytest_dataloader_faults.faults.globs import GlobMatcher, is_excluded
 from pytest_dataloader_faults.faults.workers import InOneWorker
 from pytest_dataloader_faults.wire import FaultFacts, Firing

@@ -19,8 +19,7 @@ if sys.platform != "linux":  # Much of what is imported below is not there.
 from pytest_dataloader_faults import exceptions, steps
 from pytest_dataloader_faults._engine.fake import fake_files
 from pytest_dataloader_faults._engine.scope import require_engine_for
-from pytest_dataloader_faults._engine.system.children import ChildProcess
-from pytest_dataloader_faults._engine.system.processes import fork
+from pytest_dataloader_faults._engine.system.processes import ChildProcess, fork
 from pytest_dataloader_faults._engine.system.temporary import SharedCount
 from pytest_dataloader_faults._settings import Settings, check
 from pytest_dataloader_faults._trial.factory import DatasetFactory, bind_factory

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from pytest_dataloader_faults._engine.system.children import run_in_child
+from pytest_dataloader_faults._engine.system.processes import run_in_child
 from pytest_dataloader_faults.exceptions import HarnessError, UnusableDatasetError
 
 CALLS_USER_CODE = True

@@ -30,9 +30,8 @@ from typing import Any
 
 from pytest_dataloader_faults._engine.loader.iterator import IteratorListener
 from pytest_dataloader_faults._engine.protocol import Idle
-from pytest_dataloader_faults._engine.system.children import reap
 from pytest_dataloader_faults._engine.system.libc import end_with_parent
-from pytest_dataloader_faults._engine.system.processes import fork
+from pytest_dataloader_faults._engine.system.processes import fork, reap
 from pytest_dataloader_faults._engine.worker.fetch_hooks import seed_everything
 from pytest_dataloader_faults._trial import samplers
 from pytest_dataloader_faults._trial.journal import (

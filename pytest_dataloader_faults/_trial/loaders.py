@@ -19,9 +19,8 @@ from torch.utils.data.dataloader import _BaseDataLoaderIter
 from pytest_dataloader_faults._arguments import suggest_name
 from pytest_dataloader_faults._engine.loader.iterator import replace_iterator_makers
 from pytest_dataloader_faults._engine.system.imports import FOR_FORK_SERVER
-from pytest_dataloader_faults._engine.system.patience import has_ended
-from pytest_dataloader_faults._engine.system.processes import end_if_interrupted
-from pytest_dataloader_faults._engine.worker.fetch_hooks import StreamEnd
+from pytest_dataloader_faults._engine.system.processes import end_if_interrupted, has_ended
+from pytest_dataloader_faults._engine.worker.fetch_hooks import end_streams, start_with_end
 from pytest_dataloader_faults._trial import process_group, samplers
 from pytest_dataloader_faults._trial.factory import (
     advice_for,
@@ -276,11 +275,10 @@ def end_stream(loader: DataLoader[Any], samples: int | None) -> None:
     """End a stream of *loader* after this many *samples* in each worker; None to leave it."""
     if samples is None or kind_of(dataset_of(loader)) != "iterable":
         return
-    end = StreamEnd(samples, loader.worker_init_fn)
     if loader.num_workers:
-        loader.worker_init_fn = end
+        loader.worker_init_fn = partial(start_with_end, samples, loader.worker_init_fn)
     else:
-        end.install()
+        end_streams(samples)
 
 
 def length_of(dataset: Any) -> int | None:

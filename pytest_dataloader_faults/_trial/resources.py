@@ -18,7 +18,7 @@ import psutil
 
 from pytest_dataloader_faults._engine.supervisor.start import NAME as SUPERVISOR
 from pytest_dataloader_faults._engine.system import proc
-from pytest_dataloader_faults._engine.system.patience import Patience, has_ended
+from pytest_dataloader_faults._engine.system.processes import Patience, has_ended
 from pytest_dataloader_faults._engine.worker.fetch_hooks import FetchListener, observe_fetches
 from pytest_dataloader_faults._trial import accelerator
 from pytest_dataloader_faults.outcomes import Resources, Stage

@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -28,8 +29,8 @@ from pytest_dataloader_faults._engine.protocol import SupervisorHandle
 from pytest_dataloader_faults._engine.scope import Injection, open_scope, protect_files
 from pytest_dataloader_faults._engine.system.ownership import ClosedByUserError
 from pytest_dataloader_faults._engine.system.temporary import SharedCount
-from pytest_dataloader_faults._engine.worker.arm import EndsWithParent
-from pytest_dataloader_faults._engine.worker.fetch_hooks import SeedSamples, seed_everything
+from pytest_dataloader_faults._engine.worker.arm import start_unarmed
+from pytest_dataloader_faults._engine.worker.fetch_hooks import seed_everything, seed_samples
 from pytest_dataloader_faults._engine.worker.session import WorkerSession
 from pytest_dataloader_faults._trial import accelerator, loaders, process_group, resources
 from pytest_dataloader_faults._trial.connections import SharedConnections
@@ -413,12 +414,10 @@ class TrialProcess:
 
     def _prepare_pass(self, loader: DataLoader[Any]) -> None:
         """Have processes that are not armed make the same samples as workers that are."""
-        if (start := self.job.comparison.seeded) is not None:
-            seeds = SeedSamples(start, loader.worker_init_fn)
-            loader.worker_init_fn = seeds
-            if not loader.num_workers:
-                seeds.install()
-        loader.worker_init_fn = EndsWithParent(loader.worker_init_fn)
+        start = self.job.comparison.seeded
+        if start is not None and not loader.num_workers:
+            seed_samples(start)
+        loader.worker_init_fn = partial(start_unarmed, start, loader.worker_init_fn)
         if self.prepare is not None:
             self.prepare(loader)
 

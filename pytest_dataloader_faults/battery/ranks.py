@@ -14,7 +14,7 @@ from pytest_dataloader_faults.battery.fault_free_run import FaultFreeRun
 from pytest_dataloader_faults.battery.workload import Workload
 from pytest_dataloader_faults.exceptions import UnusableDatasetError
 from pytest_dataloader_faults.faults import Fault
-from pytest_dataloader_faults.faults.collisions import Collisions
+from pytest_dataloader_faults.faults.base import Collisions
 from pytest_dataloader_faults.outcomes import Contract, Outcome, Reference
 from pytest_dataloader_faults.outcomes.agreement import Sample
 from pytest_dataloader_faults.outcomes.judge import judge

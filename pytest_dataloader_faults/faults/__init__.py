@@ -59,15 +59,17 @@ from pytest_dataloader_faults.faults.connections import (
     ConnectionReset,
     HttpError,
 )
-from pytest_dataloader_faults.faults.listings import ListingError, ListingOrder, StrayEntry
-from pytest_dataloader_faults.faults.resources import (
+from pytest_dataloader_faults.faults.files import ListingError, ListingOrder, StrayEntry
+from pytest_dataloader_faults.faults.workers import (
     DescriptorExhaustion,
     LockError,
     MemoryExhaustion,
     SharedMemoryExhaustion,
     ThreadExhaustion,
+    WorkerExited,
+    WorkerHung,
+    WorkerKilled,
 )
-from pytest_dataloader_faults.faults.workers import WorkerExited, WorkerHung, WorkerKilled
 
 __all__ = (
     "ClosedDescriptor",

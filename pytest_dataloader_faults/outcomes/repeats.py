@@ -26,7 +26,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-from pytest_dataloader_faults.faults.collisions import DEFAULT_COLLISIONS, Collisions
+from pytest_dataloader_faults.faults.base import DEFAULT_COLLISIONS, Collisions
 from pytest_dataloader_faults.outcomes.contract import Finding, Verdict
 from pytest_dataloader_faults.outcomes.error_text import blames_machine
 from pytest_dataloader_faults.outcomes.fault_facts import shared_offset_files

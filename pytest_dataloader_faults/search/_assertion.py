@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -12,9 +12,7 @@ from pytest_dataloader_faults._settings import Settings, check
 from pytest_dataloader_faults._trial import run_trial_job
 from pytest_dataloader_faults._trial.factory import (
     DatasetFactory,
-    PartOf,
     is_named,
-    takes_folder,
 )
 from pytest_dataloader_faults.battery.fault_free_run import ONE_WORKER, FaultFreeRun, replay_of
 from pytest_dataloader_faults.battery.targets import require_match
@@ -30,7 +28,7 @@ from pytest_dataloader_faults.outcomes.fault_facts import explain_unfired
 from pytest_dataloader_faults.outcomes.judge.errors import torch_dropped_a_batch
 from pytest_dataloader_faults.outcomes.judge.report import explain
 from pytest_dataloader_faults.outcomes.judge.sharing import start_cause
-from pytest_dataloader_faults.outcomes.text import call_in_lines, code, to_plain
+from pytest_dataloader_faults.outcomes.text import call_in_lines
 from pytest_dataloader_faults.steps import NO_REPLAY, TrialJob, TrialOptions, run_epochs
 
 if TYPE_CHECKING:
@@ -190,11 +188,11 @@ def violation(
 ) -> CheckFailedError:
     """The error to raise: the verdict's own explanation, and a test that repeats the trial."""
     request = outcome.request
-    name, home = _factory_code(make_dataset, with_data=request.copy is not None)
+    factory = make_dataset if _importable_name(make_dataset) else None
     promise = contract if contract not in {None, Contract()} else None
     again = call_in_lines(
         "replay",
-        name,
+        _importable_name(factory) or _NAMELESS,
         *map(repr, request.schedule),
         loader=request.loader,
         contract=promise,
@@ -202,63 +200,27 @@ def violation(
         deadline=request.deadline,
         seed=request.seed,
     )
-    imports = [*_import_lines(outcome, promise), *home]
+    imports = [*_import_lines(outcome, promise), _import_line(factory)]
     test = "\n".join(["", *imports, "", "", "def test_again():", f"    {again}"])
     cause = start_cause(outcome)
     notes = (cause.advice,) if cause else ()
     return VIOLATIONS[finding.verdict](explain(outcome, finding, test, notes))
 
 
-def _factory_code(
-    make_dataset: DatasetFactory | None, *, with_data: bool
-) -> tuple[str, Iterable[str]]:
-    """The factory as Python code, and the lines that import it or say where to insert it.
-
-    *with_data*: whether the folder that is passed to it has a copy of the data.
-    """
-    source: Any = make_dataset
-    while isinstance(source, PartOf):
-        source = source.source
-    takes = source is not None and takes_folder(source, with_data=with_data)
-    example = (
-        "lambda folder: MyDataset(data, cache=folder)" if takes else "lambda: MyDataset(folder)"
-    )
-    missing = f"# Insert your dataset factory here, for example: {_NAMELESS} = {example}"
-    if not isinstance(make_dataset, PartOf):
-        return _importable_name(source) or _NAMELESS, [_import_line(source, missing)]
-    home = f"{_NAMELESS} = {_importable_name(source)}" if _importable_name(source) else ""
-    part = "from pytest_dataloader_faults import part_of"
-    return str(make_dataset), filter(None, [part, _import_line(source, missing), home])
-
-
 def _import_lines(outcome: Outcome, contract: Contract | None) -> Iterator[str]:
-    """The lines above the test, which import its names or, if that is impossible, explain them."""
+    """The lines above the test that import names of this package."""
     if contract is not None:
         yield "from pytest_dataloader_faults import Contract"
-        for name in ("key", "split"):
-            if (function := getattr(contract, name)) is not None:
-                function_code = code(to_plain({name: function})[name])
-                missing = f"# {function_code}: the contract's {name}"
-                is_importable = _importable_name(function) == function_code
-                yield _import_line(function, missing) if is_importable else missing
-    yield from _loader_comments(outcome.request.loader)
     if names := ", ".join(sorted({type(fault).__name__ for fault in outcome.schedule})):
         yield f"from pytest_dataloader_faults.faults import {names}"
     yield "from pytest_dataloader_faults.search import replay"
 
 
-def _import_line(function: Any, missing: str) -> str:
-    """The line that imports *function*, or *missing* if it cannot be imported."""
-    name = _importable_name(function)
-    return f"from {function.__module__} import {name.partition('.')[0]}" if name else missing
-
-
-def _loader_comments(loader: Mapping[str, Any]) -> Iterator[str]:
-    """Explanations of the names in an outcome's *loader* that replace objects."""
-    for option, value in loader.items():
-        name = value.get("code", "") if isinstance(value, dict) else ""
-        if name.isidentifier():
-            yield f"# {name}: the loader's {option}"
+def _import_line(factory: Any) -> str:
+    """The line that imports the *factory*, or says that it is to be inserted."""
+    if factory is None:
+        return f"# Insert here: your dataset factory, {_NAMELESS}, and other names of your own"
+    return f"from {factory.__module__} import {_importable_name(factory).partition('.')[0]}"
 
 
 def _importable_name(function: Any) -> str:

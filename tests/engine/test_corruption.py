@@ -118,28 +118,23 @@ def test_each_worker_that_is_meant_reads_the_same(tmp_path):
     assert [0, 1, 0, 1] == [len(differing(each, CONTENT)) for each in gave[6:]]
 
 
-class OldFileSystem:
-    """The functions of ``os`` where a file cannot be made without a name."""
-
-    def __getattr__(self, name):
-        return getattr(os, name)
-
-    def open(self, path, flags, mode=0o777):
-        """Refuse a file without a name."""
-        if flags & os.O_TMPFILE == os.O_TMPFILE:
-            raise OSError(errno.EOPNOTSUPP, os.strerror(errno.EOPNOTSUPP))
-        return os.open(path, flags, mode)
+def _open_in_old_file_system(path, flags, mode=0o777, make=os.open):
+    """Refuse a file without a name."""
+    if flags & os.O_TMPFILE == os.O_TMPFILE:
+        raise OSError(errno.EOPNOTSUPP, os.strerror(errno.EOPNOTSUPP))
+    return make(path, flags, mode)
 
 
-@pytest.mark.parametrize("system", [os, OldFileSystem()], ids=["new", "old"])
-def test_a_large_copy_has_no_name(tmp_path, monkeypatch, system):
+@pytest.mark.parametrize("make", [os.open, _open_in_old_file_system], ids=["new", "old"])
+def test_a_large_copy_has_no_name(tmp_path, monkeypatch, make):
     folder = tmp_path / "temporary"
     folder.mkdir()
     original = tmp_path / "original"
     original.write_bytes(bytes(range(200)))
-    monkeypatch.setattr(file_copies, "_IN_MEMORY", 0)
     monkeypatch.setattr(file_copies, "gettempdir", lambda: str(folder))
-    copy = altered_copy(system, str(original), FileEdit(length=100), os.O_RDONLY)
+    monkeypatch.setattr(os, "open", make)
+    copy = altered_copy(str(original), FileEdit(length=100), str(original), in_memory=False)
+    monkeypatch.undo()
     assert os.listdir(folder) == []
     assert os.pread(copy, 300, 0) == bytes(range(100))
     assert os.fstat(copy).st_dev == folder.stat().st_dev

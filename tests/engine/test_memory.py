@@ -17,7 +17,7 @@ from pytest_dataloader_faults._engine.worker.allocations import (
     reserve_memory,
 )
 from pytest_dataloader_faults.faults import MemoryExhaustion
-from pytest_dataloader_faults.faults.resources import MIN_ALLOCATION
+from pytest_dataloader_faults.faults.workers import MIN_ALLOCATION
 from support.attempts import attempt
 from support.children import in_a_process
 from support.contracts.allocations import ALLOCATORS, KIB, MIB

@@ -11,7 +11,7 @@ from torch.utils.data import DataLoader
 
 from pytest_dataloader_faults import inject
 from pytest_dataloader_faults._engine.loader import client
-from pytest_dataloader_faults._engine.system.patience import SIGN_OF_LIFE, Patience, has_ended
+from pytest_dataloader_faults._engine.system.processes import SIGN_OF_LIFE, Patience, has_ended
 from pytest_dataloader_faults.exceptions import LostProcessError
 from pytest_dataloader_faults.faults import ReadError
 from support.datasets import COUNT, Records

@@ -7,8 +7,7 @@ import time
 from pytest_dataloader_faults import wire
 from pytest_dataloader_faults._engine.calls import CALLS, Role, calls_with_role
 from pytest_dataloader_faults._engine.plan import MAX_FIRINGS, FaultCounter, FaultPlan, WorkerFaults
-from pytest_dataloader_faults._engine.policy import MAP, FaultPolicy, Operation
-from pytest_dataloader_faults._engine.policy.writes import write_actions
+from pytest_dataloader_faults._engine.policy import MAP, FaultPolicy, Operation, write_actions
 from pytest_dataloader_faults._engine.protocol import WorkerReports
 from pytest_dataloader_faults.faults import (
     ClosedDescriptor,

@@ -14,10 +14,8 @@ AT_START = """
 """All that a run imports of this package where no test and no header needs more."""
 FOR_THE_HEADER = [
     "_engine",
-    "_engine.system.children",
-    "_engine.system.patience",
-    "_engine.system.proc",
     "_engine.system.processes",
+    "_engine.system.proc",
     "_engine.system",
 ]
 """The process that looks at the machine imports more, and is thrown away."""

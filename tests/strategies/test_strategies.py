@@ -160,11 +160,7 @@ def test_loaders_are_such_as_torch_accepts():
     names, drawn = set(), []
 
     @settings(quick, max_examples=150)
-    @given(
-        strategies.loader_options(
-            min_workers=0, max_workers=3, start_methods=["fork", "spawn"], in_order=False, timeout=9
-        )
-    )
+    @given(strategies.loader_options(min_workers=0, max_workers=3, start_methods=["fork", "spawn"]))
     def example(options):
         drawn.append(options)
         names.update(options)
@@ -175,27 +171,10 @@ def test_loaders_are_such_as_torch_accepts():
         example()
     assert names == {
         *("num_workers", "batch_size", "shuffle", "persistent_workers", "prefetch_factor"),
-        *("multiprocessing_context", "timeout"),
-        "in_order",
+        "multiprocessing_context",
     }
     assert {options["num_workers"] for options in drawn} == {0, 1, 2, 3}
     assert {options["batch_size"] for options in drawn} == set(range(1, 9))
-
-
-def test_access_is_a_sampler():
-    access = strategies.dataset_access(samples=5)
-    assert find(access, lambda _: True, settings=quick) == [0]
-    repeated = find(access, lambda drawn: len(drawn) > len(set(drawn)), settings=quick)
-    assert repeated == [0, 0]
-
-    @short_run
-    @given(strategies.dataset_access(samples=6, max_size=3))
-    def example(drawn):
-        assert len(drawn) <= 3
-        assert set(drawn) <= set(range(16))
-        assert len(DataLoader(range(16), sampler=drawn)) == len(drawn)
-
-    example()
 
 
 REFUSED = {
@@ -210,9 +189,6 @@ REFUSED = {
     "loader_options(max_batch_size=True)": "max_batch_size=True must be an int, 1 or more",
     "loader_options(start_methods='fork')": "start_methods='fork' must be a list of one or more",
     "loader_options(shuffle=None)": "shuffle=None must be True or False",
-    "loader_options(timeout=-1)": "timeout=-1 must be 0 or more seconds",
-    "dataset_access(samples=0)": "samples=0 must be an int, 1 or more",
-    "dataset_access(samples=3, max_size=0)": "max_size=0 must be an int, 1 or more",
 }
 
 
@@ -262,9 +238,8 @@ def test_ordinary_use_is_healthy():
         st.data(),
         strategies.fault_schedules(files=FILES, max_faults=8),
         strategies.loader_options(max_workers=8),
-        strategies.dataset_access(samples=6),
     )
-    def example(data, schedule, options, access):
+    def example(data, schedule, options):
         data.draw(strategies.faults(files=FILES, kinds=list(faults.KINDS.values())))
 
     example()

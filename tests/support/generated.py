@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from pytest_dataloader_faults import Contract, Outcome, faults
 from pytest_dataloader_faults.faults.base import SIGNALS as SIGNALS_OF_WORKERS
 from pytest_dataloader_faults.faults.globs import is_address
-from pytest_dataloader_faults.faults.resources import MIN_ALLOCATION
+from pytest_dataloader_faults.faults.workers import MIN_ALLOCATION
 from pytest_dataloader_faults.outcomes import (
     Absence,
     Batch,

@@ -20,9 +20,13 @@ from pytest_dataloader_faults._engine.loader.huge_pages import collapse_after_tw
 from pytest_dataloader_faults._engine.plan import FaultPlan
 from pytest_dataloader_faults._engine.supervisor.start import fork_supervisor
 from pytest_dataloader_faults._engine.system import temporary
-from pytest_dataloader_faults._engine.system.patience import SIGN_OF_LIFE, Patience, has_ended
 from pytest_dataloader_faults._engine.system.proc import is_dead, is_stopped
-from pytest_dataloader_faults._engine.system.processes import describe_child_exit
+from pytest_dataloader_faults._engine.system.processes import (
+    SIGN_OF_LIFE,
+    Patience,
+    describe_child_exit,
+    has_ended,
+)
 from pytest_dataloader_faults.exceptions import LostProcessError, UnusableEnvironmentError
 
 _PATIENCE = 10.0

@@ -24,8 +24,7 @@ from collections.abc import Callable, Collection, Iterator
 from queue import SimpleQueue
 from typing import NamedTuple, TypeVar, cast
 
-from pytest_dataloader_faults._engine.system.patience import Patience
-from pytest_dataloader_faults._engine.system.processes import LONGEST_WAIT
+from pytest_dataloader_faults._engine.system.processes import LONGEST_WAIT, Patience
 
 Action = Callable[[], None]
 _Result = TypeVar("_Result")

@@ -21,6 +21,8 @@ import select
 import sys
 import time
 import traceback
+from collections.abc import Iterable, Sequence
+from functools import partial
 
 from pytest_dataloader_faults import wire
 from pytest_dataloader_faults._engine import protocol
@@ -38,10 +40,9 @@ from pytest_dataloader_faults._engine.supervisor import inherited_files
 from pytest_dataloader_faults._engine.supervisor.answers import answer
 from pytest_dataloader_faults._engine.supervisor.answers.deaths import FetchStart
 from pytest_dataloader_faults._engine.supervisor.answers.services import SupervisorServices
-from pytest_dataloader_faults._engine.supervisor.events import Events
-from pytest_dataloader_faults._engine.supervisor.idle_wait import IdleWait
+from pytest_dataloader_faults._engine.supervisor.events import Events, Timers
+from pytest_dataloader_faults._engine.supervisor.races import shared_files
 from pytest_dataloader_faults._engine.supervisor.refusals import Refusals, SharedFiles
-from pytest_dataloader_faults._engine.supervisor.shared_offsets import shared_files
 from pytest_dataloader_faults._engine.supervisor.worker_state import WorkerState
 from pytest_dataloader_faults._engine.system.proc import nearest
 from pytest_dataloader_faults._engine.system.processes import (
@@ -387,3 +388,58 @@ class Supervisor:
         if call is not None:
             with contextlib.suppress(OSError):  # It was answered before the error was raised.
                 worker.listener.continue_syscall(call)
+
+
+class IdleWait:
+    """Answers the main process when workers have done what they were sent, or hang.
+
+    Attributes:
+        request: The request without an answer; None if it was answered.
+    """
+
+    def __init__(self, timers: Timers) -> None:
+        self.request: protocol.WaitUntilIdle | None = None
+        self._timers = timers
+
+    def answer(self, workers: Sequence[WorkerState]) -> protocol.Idle | None:
+        """The answer, if it is time for it."""
+        request = self.request
+        if request is None:
+            return None
+        idle = _all_idle(workers, request)
+        if idle is not None:
+            self.request = None
+        elif request.patience is not None and _may_wait_for_hung(workers, request):
+            self.request = request._replace(patience=None)
+            self._timers.after(request.patience, partial(self._stop, self.request))
+        return idle
+
+    def _stop(self, request: protocol.WaitUntilIdle) -> None:
+        """Stop waiting for workers if *request* is not answered yet."""
+        if self.request is request:
+            self.request = request._replace(sent=())
+
+
+def _all_idle(
+    workers: Iterable[WorkerState], request: protocol.WaitUntilIdle
+) -> protocol.Idle | None:
+    """The answer to *request*, once each of *workers* has made the batches that it was sent."""
+    of_loader = [each for each in workers if each.loader == request.loader]
+    latest = {each.id: each for each in of_loader}
+    for worker, count in request.sent:
+        if worker not in latest or not latest[worker].has_done(request.epoch, count):
+            return None
+    dead = [each for each in of_loader if not each.alive]
+    ended = [(each.id, each.ended) for each in dead if each.id is not None]
+    early, in_time = ([id_ for id_, is_end in ended if is_end is end] for end in (False, True))
+    return protocol.Idle(early, in_time)
+
+
+def _may_wait_for_hung(workers: Iterable[WorkerState], request: protocol.WaitUntilIdle) -> bool:
+    """Whether one of *workers* hangs, and each of the others has started a batch."""
+    latest = {each.id: each for each in workers if each.loader == request.loader}
+    awaited_workers = [latest.get(worker) for worker, count in request.sent if count]
+    have_begun = all(
+        each and (each.hung or each.position[0] == request.epoch) for each in awaited_workers
+    )
+    return have_begun and any(each.alive and each.hung for each in latest.values())

@@ -30,13 +30,17 @@ from typing import NoReturn
 
 from pytest_dataloader_faults._engine.channel import Channel, Door
 from pytest_dataloader_faults._engine.protocol import Configure, Done, SupervisorHandle
-from pytest_dataloader_faults._engine.supervisor.leftovers import ScopeLeftovers
 from pytest_dataloader_faults._engine.supervisor.refusals import SharedFiles
 from pytest_dataloader_faults._engine.supervisor.server import Supervisor
+from pytest_dataloader_faults._engine.system import temporary
 from pytest_dataloader_faults._engine.system.libc import end_with_parent
-from pytest_dataloader_faults._engine.system.proc import descriptors, set_own_name
+from pytest_dataloader_faults._engine.system.proc import descriptors, is_dead, set_own_name
 from pytest_dataloader_faults._engine.system.processes import accept_signals, fork
-from pytest_dataloader_faults._engine.system.temporary import AnonymousFile, SharedCount
+from pytest_dataloader_faults._engine.system.temporary import (
+    AnonymousFile,
+    SharedCount,
+    SharedMemoryCleaner,
+)
 from pytest_dataloader_faults.faults.globs import package_folders
 
 REPORT_SIGNAL = signal.SIGUSR1
@@ -63,20 +67,39 @@ def _serve(
         return
     assert isinstance(message, Configure)
     with contextlib.ExitStack() as scope:
-        leftovers = None
+        refused = ""
         if message.folder is not None:  # In a trial the warden removes what is left.
             # Or it would make a file to see whether it can, and leave that when it is killed.
             tempfile.tempdir = os.path.dirname(message.folder)
-            leftovers = scope.enter_context(ScopeLeftovers(message))
+            try:
+                temporary.make_for_sockets(message.folder)
+            except OSError as error:
+                refused = str(error)
+            scope.callback(temporary.remove, message.folder)
+        shared_memory = None if message.folder is None else SharedMemoryCleaner()
         supervisor = Supervisor(channel, door, message.plan, message.driver, report_fd, files)
-        if leftovers:
-            leftovers.list_workers = lambda: [worker.pid for worker in supervisor.workers]
+        if shared_memory is not None:
+            scope.callback(_remove_shared_memory, message, shared_memory, supervisor)
         supervisor.services = replace(supervisor.services, bytes_read=bytes_read)
         signal.signal(signal.SIGTERM, lambda _number, _frame: supervisor.end())
         signal.signal(REPORT_SIGNAL, lambda _number, _frame: supervisor.report())
-        channel.send(Done(leftovers.refused if leftovers else ""))
+        channel.send(Done(refused))
         supervisor.run()
     supervisor.run_for_others()
+
+
+# Some facts about the segments of a dead worker. By torch's strategy "file_descriptor", a segment
+# has a name only from shm_open(3) to shm_unlink(3) in the next line, so that the name of a process
+# that is dead is nobody's. By "file_system" it has one until it is received, and may be on its way.
+
+
+def _remove_shared_memory(
+    scope: Configure, shared_memory: SharedMemoryCleaner, supervisor: Supervisor
+) -> None:
+    """Remove what a loader and its workers leave in /dev/shm, in the user's own process."""
+    if scope.unlinks or is_dead(scope.driver):
+        pids = {scope.driver, *(worker.pid for worker in supervisor.workers)}
+        shared_memory.remove(set(filter(is_dead, pids)))
 
 
 def fork_supervisor(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import resource
+import tempfile
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
@@ -13,15 +14,13 @@ from typing import Any, NamedTuple
 
 from pytest_dataloader_faults._engine import protocol
 from pytest_dataloader_faults._engine.channel import Channel
-from pytest_dataloader_faults._engine.kernel.caller import PathRequest, Syscall, name_in
-from pytest_dataloader_faults._engine.kernel.identity import Identities
+from pytest_dataloader_faults._engine.kernel.caller import Identities, PathRequest, Syscall, name_in
 from pytest_dataloader_faults._engine.kernel.syscalls import Entry, Listener
 from pytest_dataloader_faults._engine.plan import FaultPlan, WorkerFaults
 from pytest_dataloader_faults._engine.policy import FaultPolicy
 from pytest_dataloader_faults._engine.supervisor.events import Action
-from pytest_dataloader_faults._engine.supervisor.leftovers import Leftovers
 from pytest_dataloader_faults._engine.system.proc import file_of, has_lock, link, link_of
-from pytest_dataloader_faults.faults.resources import WRITE_LOCKS
+from pytest_dataloader_faults.faults.workers import WRITE_LOCKS
 from pytest_dataloader_faults.wire import WorkerFacts
 
 
@@ -156,7 +155,8 @@ class WorkerState:
         self.shared_folders: dict[tuple[int, int], int] = {}
         """Our own descriptors of such folders, where the worker has a duplicate."""
         self.folder_links: defaultdict[str, set[str]] = defaultdict(set)  # By real paths.
-        self.leftovers = Leftovers()
+        self._made: set[str] = set()
+        """Temporary files that the worker, and each process that it started, has made."""
         self.read_paths: set[str] = set()
         """What it has opened to read."""
         self._lock_files: set[str] = set()
@@ -280,8 +280,9 @@ class WorkerState:
         """*path* is about to be opened with O_CREAT; *is_lock*: and with O_EXCL."""
         if is_lock and len(self._lock_files) < _MOST:
             self._lock_files.add(path)  # Whether it is there may change before the kernel looks.
-        if not is_there:
-            self.leftovers.add(path)
+        folders = (os.path.join(tempfile.gettempdir(), ""), "/dev/shm/")
+        if not is_there and path.startswith(folders) and len(self._made) < _MOST:
+            self._made.add(path)
 
     def finish_fetch(self, fetch: protocol.FetchFinished) -> None:
         """The *fetch* is over, and it may be the last one of the stream."""
@@ -346,7 +347,6 @@ class WorkerState:
         """What it did; *shared*: what it read by a shared offset; *lengthened*: by any worker."""
         policy = self.policy
         others: dict[str, Any] = {
-            **self.leftovers.facts(),
             **{name: (*sorted(each),) for name, each in self.notes.items()},
         }
         return WorkerFacts(
@@ -359,9 +359,16 @@ class WorkerState:
             notes=self.write_locks.notes(),
             shared_offset_files=(*sorted(shared),),
             lengthened_files=(*sorted(lengthened & policy.files.keys()),),
+            leftover_files=(*sorted(filter(os.path.lexists, self._made)),),
             remaining_locks=(*sorted(filter(os.path.lexists, self._lock_files)),),
             **others,
         )
+
+
+# Some facts about whose a temporary file is. Others on the machine make and remove theirs at the
+# same time, so a listing of the folder before and after proves nothing, and a name such as
+# /tmp/tmpk2x9w does not contain the owner's pid. But each is made by an open(2) with O_CREAT of a
+# path that is not there, and that is seen. What was renamed or removed since is not left.
 
 
 _MOST = 1000

@@ -10,12 +10,19 @@ import contextlib
 import os
 import select
 import signal
+import struct
+import time
 import warnings
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from types import FrameType
+from typing import TYPE_CHECKING, NamedTuple, NoReturn
 
+from pytest_dataloader_faults._engine.system import proc
 from pytest_dataloader_faults._engine.system.proc import family
 from pytest_dataloader_faults.exceptions import UnusableEnvironmentError
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 
 def describe_child_exit(pid: int) -> str | None:
@@ -133,3 +140,214 @@ def kill_with_children(pid: int) -> None:
     for process in doomed:
         with contextlib.suppress(ProcessLookupError):
             os.kill(process, signal.SIGKILL)
+
+
+# How long a process waits for another one, on a machine that may be busy.
+#
+# Some facts about a busy machine. If forty processes want two processors, each has one for a
+# twentieth of the time: what takes half a second takes ten. One that is stopped, or waits for a
+# lock that nobody releases, has none and needs none. /proc/PID/task/TID/schedstat (proc(5))
+# distinguishes them: it has the time for which a thread ran, and that for which it was ready to run
+# and had no processor. The latter is added up when it gets one. If the kernel does not count it
+# (without CONFIG_SCHED_INFO), all time counts.
+#
+# While this process itself is stopped, as by Ctrl-Z or docker pause, the other one usually is too,
+# but the clock is not.
+
+
+BETWEEN_LOOKS = 1.0
+"""Seconds between two checks of a process, at most."""
+_LATE = 0.5
+"""Seconds by which a check may be late although this process runs."""
+SIGN_OF_LIFE = 0.1
+"""What a second of work counts if work shows progress, which an endless loop does not."""
+
+
+class Patience:
+    """Seconds for other processes, not counting those in which one of them waits for a processor.
+
+    *work*: what a second counts in which one has a processor.
+
+    Attributes:
+        left: How many of the seconds are left.
+    """
+
+    def __init__(self, seconds: float, pids: Iterable[int] = (), work: float = 1.0) -> None:
+        self.left = seconds
+        self._work = work
+        self._looked, self._times = time.monotonic(), _times_of(pids)
+
+    def is_over(self, pids: Iterable[int] | None = None) -> bool:
+        """Whether none of the seconds are left. Call it every second.
+
+        *pids*: the processes from now on, if they are not those of before.
+        """
+        now, times = time.monotonic(), _times_of(self._times if pids is None else pids)
+        passed = min(now - self._looked, BETWEEN_LOOKS + _LATE)
+        counted = (self._count_time(pid, times[pid], passed) for pid in times)
+        self.left -= min(passed, max(0.0, min(counted, default=passed)))
+        self._looked, self._times = now, times
+        return self.left <= 0
+
+    def _count_time(self, pid: int, times: _Times, passed: float) -> float:
+        """How much of the time that has *passed* counts, if *pid* is the only process."""
+        waited, on_cpu = (
+            new - old for new, old in zip(times, self._times.get(pid, times), strict=True)
+        )
+        if proc.state_of(pid) == "R":  # The wait is not added up yet.
+            return self._work * on_cpu
+        return passed - waited - (1 - self._work) * on_cpu
+
+
+class _Times(NamedTuple):
+    """For how long a process waited for a processor, and had one."""
+
+    waited: float
+    on_cpu: float
+
+
+def _times_of(pids: Iterable[int]) -> dict[int, _Times]:
+    return {pid: _Times(proc.seconds_without_cpu(pid), proc.seconds_used(pid)) for pid in pids}
+
+
+def ready_in_time(
+    descriptors: Iterable[int], seconds: float, pids: Iterable[int], work: float = 1.0
+) -> list[int]:
+    """The *descriptors* that can be read, or have ended, before ``Patience`` is over."""
+    watched, patience = tuple(descriptors), Patience(seconds, pids, work)
+    ready_fds = wait_until_readable(watched, min(BETWEEN_LOOKS, seconds))
+    while not ready_fds and not patience.is_over():
+        ready_fds = wait_until_readable(watched, min(BETWEEN_LOOKS, patience.left))
+    return ready_fds
+
+
+def has_ended(pid: int, seconds: float) -> bool:
+    """Whether the process *pid* ends within *seconds*, as ``Patience`` counts them.
+
+    One that does not exist has ended. Raises OSError if all descriptors are in use.
+    """
+    try:
+        watched = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return True
+    try:
+        return bool(ready_in_time([watched], seconds, [pid]))
+    finally:
+        os.close(watched)
+
+
+# Children of a process, for which other code may wait as well.
+#
+# Some facts about children. If SIGCHLD is ignored, which a process inherits from its parent, the
+# kernel forgets a child at its end: waitpid(2) raises ChildProcessError then, and the number of the
+# child may be that of another process. A handler of the user's that waits for all children has the
+# same effect. So pytest's process sends signals to its children by pidfd, and copes with a child
+# that has been waited for.
+
+
+_LENGTH = struct.Struct("=Q")
+"""What precedes an answer: the pipe has no end while another process has it open as well."""
+
+
+class ChildProcess:
+    """A child of this process, until it is reaped."""
+
+    def __init__(self, pid: int) -> None:
+        self.pid = pid
+        self._pidfd: int | None = None
+        with contextlib.suppress(ProcessLookupError):  # It has ended, and was waited for.
+            self._pidfd = os.pidfd_open(pid)
+
+    def has_ended(self, seconds: float) -> bool:
+        """Whether it ends within *seconds* of the clock."""
+        return self._pidfd is None or bool(wait_until_readable([self._pidfd], seconds))
+
+    def ends_in_time(self, seconds: float) -> bool:
+        """Whether it ends within *seconds*, as ``Patience`` counts them."""
+        return self._pidfd is None or bool(ready_in_time([self._pidfd], seconds, [self.pid]))
+
+    def send(self, number: signal.Signals) -> None:
+        """Send it a signal, unless it has ended."""
+        if self._pidfd is not None:
+            with contextlib.suppress(ProcessLookupError):
+                signal.pidfd_send_signal(self._pidfd, number)
+
+    def reap(self) -> int | None:
+        """Wait for it, as ``reap`` does, and let go of it."""
+        if self._pidfd is not None:
+            os.close(self._pidfd)
+            self._pidfd = None
+        return reap(self.pid)
+
+
+def reap(pid: int) -> int | None:
+    """Wait until the child *pid* has ended: its exit code, or the negative number of its signal.
+
+    None if that is not known, because the kernel or other code has waited for it.
+    """
+    try:
+        return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    except ChildProcessError:
+        return None
+
+
+def run_in_child(action: Callable[[], bytes], seconds: float) -> bytes:
+    """What *action* returns in a child process; b"" if that failed, was stopped or was too slow.
+
+    *seconds*: as ``Patience`` counts them.
+    """
+    with ChildCall(action) as call:
+        return call.answer(seconds)
+
+
+class ChildCall:
+    """A call of *action* in a child process.
+
+    The child is forked now, and calls it when the answer is asked for.
+    """
+
+    def __init__(self, action: Callable[[], bytes]) -> None:
+        waiting, starting = os.pipe()
+        reading, writing = os.pipe()
+        parent, pid = os.getpid(), fork()
+        if not pid:
+            os.close(starting)
+            _run(action, parent, waiting, writing)
+        os.close(waiting)
+        os.close(writing)
+        self._child = ChildProcess(pid)
+        self._starting, self._answer = starting, open(reading, "rb")  # see below
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        os.close(self._starting)
+        self._answer.close()
+        self._child.send(signal.SIGKILL)
+        self._child.reap()
+
+    def answer(self, seconds: float) -> bytes:
+        """What the action returns; b"" if it failed, was stopped or was too slow.
+
+        *seconds*: as ``Patience`` counts them.
+        """
+        os.write(self._starting, b"1")
+        is_there = ready_in_time([self._answer.fileno()], seconds, [self._child.pid])
+        length = self._answer.read(_LENGTH.size) if is_there else b""
+        return self._answer.read(*_LENGTH.unpack(length)) if length else b""
+
+
+def _run(action: Callable[[], bytes], parent: int, waiting: int, writing: int) -> NoReturn:
+    """Call *action* in this child of *parent*, once *waiting* is readable, and write the answer."""
+    try:
+        from pytest_dataloader_faults._engine.system.libc import end_with_parent
+
+        end_with_parent(parent)
+        accept_signals()
+        if os.read(waiting, 1):
+            answer = action()
+            with open(writing, "wb", buffering=0) as pipe:
+                pipe.write(_LENGTH.pack(len(answer)) + answer)
+    finally:
+        os._exit(0)

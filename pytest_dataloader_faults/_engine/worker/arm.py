@@ -29,9 +29,13 @@ from torch.utils.data._utils import worker as torch_worker
 from pytest_dataloader_faults._engine.plan import FaultPlan
 from pytest_dataloader_faults._engine.protocol import WorkerConfig
 from pytest_dataloader_faults._engine.system.libc import Prctl, leave_no_core, prctl
-from pytest_dataloader_faults._engine.system.patience import Patience
+from pytest_dataloader_faults._engine.system.processes import Patience
 from pytest_dataloader_faults._engine.system.stacks import write_on_signal
-from pytest_dataloader_faults._engine.worker.fetch_hooks import idle_after_error, observe_fetches
+from pytest_dataloader_faults._engine.worker.fetch_hooks import (
+    idle_after_error,
+    observe_fetches,
+    seed_samples,
+)
 from pytest_dataloader_faults._engine.worker.kernel_session import arm_kernel_session
 from pytest_dataloader_faults._engine.worker.session import WorkerSession, queue_threads
 from pytest_dataloader_faults.exceptions import DataLoaderFaultsError, HarnessError
@@ -177,17 +181,13 @@ _OUTSIDE = 0
 """What getppid(2) returns if the parent is in another PID namespace."""
 
 
-class EndsWithParent:
-    """A ``worker_init_fn`` of a trial, which then runs the user's own."""
-
-    def __init__(self, init_fn: Callable[[int], object] | None) -> None:
-        self._then = init_fn
-
-    def __call__(self, worker: int) -> None:
-        """Run in the worker, before it makes its first sample."""
-        end_with_parent(at_once=True)
-        if self._then is not None:
-            self._then(worker)
+def start_unarmed(seed: int | None, init_fn: Callable[[int], object] | None, worker: int) -> None:
+    """As a ``worker_init_fn`` of a trial: seed samples, if there is a *seed*."""
+    end_with_parent(at_once=True)
+    if seed is not None:
+        seed_samples(seed)
+    if init_fn is not None:
+        init_fn(worker)
 
 
 def end_with_parent(*, at_once: bool) -> None:

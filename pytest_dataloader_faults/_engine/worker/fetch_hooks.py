@@ -212,46 +212,27 @@ def _read_one_by_one(
     return several(drawn)
 
 
-class SeedSamples:
-    """A ``worker_init_fn`` that seeds each sample, without faults, and then runs the user's own."""
-
-    def __init__(self, seed: int, init_fn: Callable[[int], object] | None) -> None:
-        self._seed = seed
-        self._then = init_fn
-
-    def __call__(self, worker: int) -> None:
-        """Run in the worker, before it makes its first sample."""
-        self.install()
-        if self._then is not None:
-            self._then(worker)
-
-    def install(self) -> None:
-        """Seed each sample that this process makes."""
-        observe_fetches(FetchListener(), samples=False, seed=self._seed)
+def seed_samples(seed: int) -> None:
+    """Seed each sample that this process makes, without faults."""
+    observe_fetches(FetchListener(), samples=False, seed=seed)
 
 
-class StreamEnd:
-    """A ``worker_init_fn`` that ends a stream after this many samples, after the user's own."""
+def end_streams(samples: int) -> None:
+    """End each stream that this process reads after this many *samples*. No fetcher is made yet."""
+    from torch.utils.data._utils import fetch
 
-    def __init__(self, samples: int, init_fn: Callable[[int], object] | None) -> None:
-        self._samples = samples
-        self._then = init_fn
+    def end(fetcher: Any) -> None:
+        fetcher.dataset_iter = _FirstSamples(fetcher.dataset_iter, samples)
 
-    def __call__(self, worker: int) -> None:
-        """Run in the worker, before its fetcher is made."""
-        if self._then is not None:
-            self._then(worker)
-        self.install()
+    kind = fetch._IterableDatasetFetcher
+    kind.__init__ = _wrap_maker(kind.__init__, FetchListener(), end)  # type: ignore[method-assign]
 
-    def install(self) -> None:
-        """End each stream that this process reads."""
-        from torch.utils.data._utils import fetch
 
-        def end(fetcher: Any) -> None:
-            fetcher.dataset_iter = _FirstSamples(fetcher.dataset_iter, self._samples)
-
-        kind = fetch._IterableDatasetFetcher
-        kind.__init__ = _wrap_maker(kind.__init__, FetchListener(), end)  # type: ignore[method-assign]
+def start_with_end(samples: int, init_fn: Callable[[int], object] | None, worker: int) -> None:
+    """As a ``worker_init_fn``: run the user's own, then end each stream after these *samples*."""
+    if init_fn is not None:
+        init_fn(worker)
+    end_streams(samples)
 
 
 class _FirstSamples(Iterator[Any]):

@@ -13,8 +13,7 @@ from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from pytest_dataloader_faults._engine.system import proc
-from pytest_dataloader_faults._engine.system.children import reap
-from pytest_dataloader_faults._engine.system.processes import MORE_PROCESSES, fork
+from pytest_dataloader_faults._engine.system.processes import MORE_PROCESSES, fork, reap
 from pytest_dataloader_faults._trial.journal import (
     Failed,
     JournalEvent,

@@ -32,12 +32,12 @@ from pytest_dataloader_faults._engine.system import temporary
 from pytest_dataloader_faults._engine.system.imports import FOR_FORK_SERVER, import_late_modules
 from pytest_dataloader_faults._engine.system.libc import Prctl, end_with_parent, prctl
 from pytest_dataloader_faults._engine.system.ownership import OwnedDescriptor
-from pytest_dataloader_faults._engine.system.patience import ready_in_time
 from pytest_dataloader_faults._engine.system.processes import (
     LONGEST_WAIT,
     accept_signals,
     fork,
     main_code,
+    ready_in_time,
     wait_until_readable,
 )
 from pytest_dataloader_faults._engine.system.temporary import AnonymousFile, SharedMemoryCleaner

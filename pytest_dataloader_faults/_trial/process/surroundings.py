@@ -14,10 +14,14 @@ from typing import NamedTuple
 from pytest_dataloader_faults._engine.folder_copies import copy_folder
 from pytest_dataloader_faults._engine.kernel.linux import file_clock
 from pytest_dataloader_faults._engine.system import temporary
-from pytest_dataloader_faults._engine.system.children import ChildProcess
-from pytest_dataloader_faults._engine.system.patience import BETWEEN_LOOKS, Patience, has_ended
 from pytest_dataloader_faults._engine.system.proc import is_stopped
-from pytest_dataloader_faults._engine.system.processes import describe_end
+from pytest_dataloader_faults._engine.system.processes import (
+    BETWEEN_LOOKS,
+    ChildProcess,
+    Patience,
+    describe_end,
+    has_ended,
+)
 from pytest_dataloader_faults._engine.system.temporary import (
     AnonymousFile,
     SharedCount,

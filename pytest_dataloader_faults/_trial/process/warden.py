@@ -20,19 +20,17 @@ from pytest_dataloader_faults._engine.protocol import (
 from pytest_dataloader_faults._engine.supervisor.refusals import SharedFiles
 from pytest_dataloader_faults._engine.supervisor.start import REPORT_SIGNAL, fork_supervisor
 from pytest_dataloader_faults._engine.system import proc
-from pytest_dataloader_faults._engine.system.children import reap
 from pytest_dataloader_faults._engine.system.libc import Prctl, end_with_parent, prctl
-from pytest_dataloader_faults._engine.system.patience import (
+from pytest_dataloader_faults._engine.system.processes import (
     SIGN_OF_LIFE,
     Patience,
-    has_ended,
-    ready_in_time,
-)
-from pytest_dataloader_faults._engine.system.processes import (
     accept_signals,
     describe_child_exit,
     describe_end,
+    has_ended,
     raise_on_sigint,
+    ready_in_time,
+    reap,
     wait_until_readable,
 )
 from pytest_dataloader_faults._engine.system.stacks import StackRequest

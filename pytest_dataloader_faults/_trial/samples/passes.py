@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, TypeAlias, TypeVar
 
 from torch.utils.data.dataloader import _DatasetKind
 
-from pytest_dataloader_faults._engine.system.children import ChildCall
+from pytest_dataloader_faults._engine.system.processes import ChildCall
 from pytest_dataloader_faults._engine.worker.fetch_hooks import (
     ObservedDataset,
     generator_states,

@@ -33,7 +33,7 @@ from pytest_dataloader_faults.battery.workload import NotApplicable, Workload
 from pytest_dataloader_faults.faults import LockError
 from pytest_dataloader_faults.faults.base import Place
 from pytest_dataloader_faults.faults.globs import GlobMatcher
-from pytest_dataloader_faults.faults.resources import WRITE_LOCKS
+from pytest_dataloader_faults.faults.workers import WRITE_LOCKS
 from pytest_dataloader_faults.outcomes import Finding, Reference, Verdict, WorkerFacts
 from pytest_dataloader_faults.outcomes.contract import Cause
 from pytest_dataloader_faults.outcomes.records import Outcome

@@ -9,12 +9,12 @@ from types import SimpleNamespace
 import pytest
 
 from pytest_dataloader_faults._engine.supervisor.events import Timers
-from pytest_dataloader_faults._engine.supervisor.new_files import (
+from pytest_dataloader_faults._engine.supervisor.races import (
     EmptiedFileBarrier,
     NewFileBarrier,
     OpenCall,
+    VainWaits,
 )
-from pytest_dataloader_faults._engine.supervisor.shared_offsets import VainWaits
 from support.waiting import allowed, crowd_out
 
 PATH = "/data/cache.bin"

@@ -11,7 +11,7 @@ from torch.utils.data import Dataset
 
 from pytest_dataloader_faults import inject
 from pytest_dataloader_faults._engine.supervisor.events import Timers
-from pytest_dataloader_faults._engine.supervisor.shared_offsets import (
+from pytest_dataloader_faults._engine.supervisor.races import (
     SharedOffsetBarrier,
     VainWaits,
     share_description,

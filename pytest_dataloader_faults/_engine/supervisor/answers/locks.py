@@ -20,8 +20,7 @@ import sys
 import time
 
 from pytest_dataloader_faults._engine.kernel import linux
-from pytest_dataloader_faults._engine.kernel.caller import Syscall, to_signed
-from pytest_dataloader_faults._engine.kernel.identity import INVISIBLE
+from pytest_dataloader_faults._engine.kernel.caller import INVISIBLE, Syscall, to_signed
 from pytest_dataloader_faults._engine.plan import FaultCounter
 from pytest_dataloader_faults._engine.policy import FaultPolicy, Operation
 from pytest_dataloader_faults._engine.supervisor.answers.services import SupervisorServices

@@ -28,8 +28,7 @@ from functools import partial
 from typing import NamedTuple, TypeVar
 
 from pytest_dataloader_faults._engine.kernel import sockets
-from pytest_dataloader_faults._engine.kernel.caller import Syscall
-from pytest_dataloader_faults._engine.kernel.identity import INVISIBLE
+from pytest_dataloader_faults._engine.kernel.caller import INVISIBLE, Syscall
 from pytest_dataloader_faults._engine.policy import Actions, Delay, Hang, Operation
 from pytest_dataloader_faults._engine.supervisor.answers.http import Answer, HttpRequests
 from pytest_dataloader_faults._engine.supervisor.answers.services import SupervisorServices

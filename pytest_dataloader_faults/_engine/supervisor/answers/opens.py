@@ -10,8 +10,7 @@ from typing import NamedTuple
 
 from pytest_dataloader_faults._engine.file_copies import FileCopies, reopen
 from pytest_dataloader_faults._engine.kernel import caller
-from pytest_dataloader_faults._engine.kernel.caller import PathRequest, Syscall
-from pytest_dataloader_faults._engine.kernel.identity import INVISIBLE
+from pytest_dataloader_faults._engine.kernel.caller import INVISIBLE, PathRequest, Syscall
 from pytest_dataloader_faults._engine.kernel.syscalls import write_stat
 from pytest_dataloader_faults._engine.policy import (
     OF_EXCLUDED,
@@ -21,7 +20,7 @@ from pytest_dataloader_faults._engine.policy import (
     Substitute,
 )
 from pytest_dataloader_faults._engine.supervisor.answers.services import SupervisorServices
-from pytest_dataloader_faults._engine.supervisor.new_files import OpenCall
+from pytest_dataloader_faults._engine.supervisor.races import OpenCall
 from pytest_dataloader_faults._engine.supervisor.worker_state import WorkerState
 from pytest_dataloader_faults._engine.system import proc
 from pytest_dataloader_faults.faults.base import Place

@@ -12,8 +12,7 @@ import stat
 from dataclasses import dataclass
 
 from pytest_dataloader_faults._engine.file_copies import FileEdit
-from pytest_dataloader_faults._engine.kernel.caller import Syscall, to_signed
-from pytest_dataloader_faults._engine.kernel.identity import INVISIBLE
+from pytest_dataloader_faults._engine.kernel.caller import INVISIBLE, Syscall, to_signed
 from pytest_dataloader_faults._engine.kernel.syscalls import description_of, span
 from pytest_dataloader_faults._engine.policy import (
     MAP,

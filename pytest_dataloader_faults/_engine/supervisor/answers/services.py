@@ -8,12 +8,10 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from pytest_dataloader_faults._engine.file_copies import FileCopies
 from pytest_dataloader_faults._engine.supervisor.events import DeathScheduler, Events, Timers
-from pytest_dataloader_faults._engine.supervisor.new_files import (
+from pytest_dataloader_faults._engine.supervisor.races import (
     EmptiedFileBarrier,
     FileBarrier,
     NewFileBarrier,
-)
-from pytest_dataloader_faults._engine.supervisor.shared_offsets import (
     SharedOffsetBarrier,
     VainWaits,
 )

@@ -16,8 +16,7 @@ import stat
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from pytest_dataloader_faults._engine.kernel.caller import Syscall, to_signed
-from pytest_dataloader_faults._engine.kernel.identity import INVISIBLE
+from pytest_dataloader_faults._engine.kernel.caller import INVISIBLE, Syscall, to_signed
 from pytest_dataloader_faults._engine.kernel.syscalls import (
     Description,
     description_of,
@@ -25,13 +24,14 @@ from pytest_dataloader_faults._engine.kernel.syscalls import (
 )
 from pytest_dataloader_faults._engine.policy import (
     BY_MAPPING,
+    OF_INHERITED,
     Action,
     Die,
     Fail,
     Operation,
     Short,
+    write_actions,
 )
-from pytest_dataloader_faults._engine.policy.writes import OF_INHERITED, write_actions
 from pytest_dataloader_faults._engine.supervisor.answers.deaths import die_in_call
 from pytest_dataloader_faults._engine.supervisor.answers.services import SupervisorServices
 from pytest_dataloader_faults._engine.supervisor.worker_state import WorkerState

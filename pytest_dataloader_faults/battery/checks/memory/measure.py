@@ -26,15 +26,15 @@ import time
 from array import array
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from torch.utils.data import BatchSampler, DataLoader
 
 from pytest_dataloader_faults._engine.system import proc
-from pytest_dataloader_faults._engine.system.children import run_in_child
 from pytest_dataloader_faults._engine.system.libc import Prctl, prctl
-from pytest_dataloader_faults._engine.system.processes import fork
-from pytest_dataloader_faults._engine.worker.arm import EndsWithParent, end_with_parent
+from pytest_dataloader_faults._engine.system.processes import fork, run_in_child
+from pytest_dataloader_faults._engine.worker.arm import end_with_parent, start_unarmed
 from pytest_dataloader_faults._trial.journal import PhaseStarted
 from pytest_dataloader_faults._trial.loaders import (
     USERS_ERRORS,
@@ -200,7 +200,7 @@ def _one_worker(loader: DataLoader[Any], blocks: _Blocks) -> DataLoader[Any]:
         num_workers=1,
         collate_fn=loader.collate_fn,
         multiprocessing_context="fork",
-        worker_init_fn=EndsWithParent(_FillFreeMemory(loader.worker_init_fn)),
+        worker_init_fn=partial(start_unarmed, None, _FillFreeMemory(loader.worker_init_fn)),
         persistent_workers=True,
     )
 
