@@ -6,7 +6,6 @@ file. The supervisor carries the actions out, by answers to system calls.
 
 from __future__ import annotations
 
-import sys
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
@@ -20,8 +19,7 @@ from pytest_dataloader_faults.faults.base import Effect, FiringKind, Place
 from pytest_dataloader_faults.faults.globs import is_below, is_excluded, may_be_data
 from pytest_dataloader_faults.wire import FileCounts, Firing
 
-_SHARED_MEMORY = "/dev/shm/"
-_OPEN_FAULTS = tuple(
+OPEN_FAULTS = tuple(
     kind
     for kind in vocabulary.KINDS.values()
     if Place.OPEN in kind.happens_in and Effect.ERROR in kind.effects
@@ -57,9 +55,6 @@ class FaultPolicy:
         self._pid = pid
         self.on_fired = on_fired
         self._describe = describe
-        self._alters_sizes = any(
-            isinstance(counter.fault, vocabulary.TruncatedFile) for counter in faults.all
-        )
 
     def is_exempt(self, path: str) -> bool:
         """Whether *path* is a system, package or code file, whose folder no glob names."""
@@ -69,47 +64,6 @@ class FaultPolicy:
         """Whether *path*, left alone, may be data that a glob means."""
         return self.armed and self.faults.would_target(path) and may_be_data(path)
 
-    def open_actions(self, operation: Operation, size: int | None, *, reads: bool) -> Actions:
-        """For opening a file of *size* bytes, None if it does not exist; *reads*: to read it.
-
-        Fail, or, if *reads*, Closed or Substitute.
-        """
-        if size is not None:
-            self.count_open(operation.path)
-        if fault := self.fire_first_due(_OPEN_FAULTS, operation):
-            return [Fail(fault.errno)]
-        if size is None or not reads:
-            return []
-        return self._close_actions(operation) or self._substitute_actions(operation, size)
-
-    def count_open(self, path: str) -> None:
-        """Count the opening of a file."""
-        self.count(path, "opens")
-
-    def inherited_fd_actions(self, path: str, size: int) -> Actions:
-        """For a descriptor that was open before: Closed or Substitute."""
-        closed = self._close_actions(Operation("close", path))
-        return closed or self._substitute_actions(
-            Operation("dup2", path, None, FiringKind.REPLACED), size
-        )
-
-    def inherited_mapping_actions(self, path: str, size: int) -> Actions:
-        """For a mapping that was there before: Substitute or Fail."""
-        operation = Operation(MAP, path)
-        self.count(path, "reads")
-        return self._substitute_actions(operation, size) or self._fail_actions(
-            operation, sys.maxsize
-        )
-
-    def stat_actions(self, operation: Operation) -> Actions:
-        """For a stat(2) or access(2) of an existing file: Fail, if a fault hides it."""
-        fault = self.fire_first_due(_OPEN_FAULTS, operation, lambda fault: fault.hides_file)
-        return [Fail(fault.errno)] if fault else []
-
-    def stat_size_actions(self, operation: Operation, size: int) -> Actions:
-        """For a stat(2) by path of a file of *size* bytes: Substitute, if the size differs."""
-        return self._substitute_actions(operation, size, sizes=True) if self._alters_sizes else []
-
     def read_actions(self, operation: Operation, offset: int, length: int) -> Actions:
         """For a read or a mapping of *length* bytes: Die, Hang or Delay, then Fail or Short.
 
@@ -118,7 +72,7 @@ class FaultPolicy:
         if not self.armed:
             return []
         self._count_read(operation, offset, length)
-        outcome = self._fail_actions(operation, offset + length) or self._short_actions(
+        outcome = self.fail_actions(operation, offset + length) or self._short_actions(
             operation, length
         )
         return [
@@ -133,14 +87,6 @@ class FaultPolicy:
             counter.matched += 1
             if is_full:
                 self.fire(counter, *operation)
-
-    def reserve_actions(self, operation: Operation) -> Actions:
-        """For fallocate(2): Fail, if the file is of shared memory."""
-        for counter in self.faults.counters_of_kind(vocabulary.SharedMemoryExhaustion):
-            if operation.path.startswith(_SHARED_MEMORY) and counter.reach():
-                self.fire(counter, *operation)
-                return [Fail(counter.fault.errno)]
-        return []
 
     def fire(
         self,
@@ -188,16 +134,18 @@ class FaultPolicy:
                 return counter.fault
         return None
 
-    def _close_actions(self, operation: Operation) -> Actions:
+    def closes(self, operation: Operation) -> bool:
+        """Whether the descriptor that *operation* makes is not open: a fault fires by that."""
         fault = self.fire_first_due(
             vocabulary.ClosedDescriptor, operation, lambda fault: fault.sample is None
         )
-        return [Closed()] if fault else []
+        return fault is not None
 
-    def _substitute_actions(
-        self, operation: Operation, size: int, *, sizes: bool = False
-    ) -> Actions:
-        """The copy that is due; with *sizes*, only if its size differs."""
+    def edit_for(self, operation: Operation, size: int, *, sizes: bool = False) -> FileEdit | None:
+        """How the copy that is due for a file of *size* bytes differs; None if no copy is.
+
+        *sizes*: only a copy whose size differs.
+        """
         cuts = [*self.faults.counters_for_path(vocabulary.TruncatedFile, operation.path)]
         flips = [*self.faults.counters_for_path(vocabulary.CorruptedFile, operation.path)]
         due: list[FaultCounter[Any]] = [*cuts, *flips]
@@ -206,14 +154,14 @@ class FaultPolicy:
         cuts = [each for each in cuts if each.fault.kept(size) < size]
         due = [*cuts, *flips]
         if not size or not (cuts if sizes else due):
-            return []
+            return None
         for counter in due:
             self.fire(counter, *operation)
         kept_size = min((each.fault.kept(size) for each in cuts), default=None)
-        spots = tuple((each.fault.flips, each.fault.seed) for each in flips)
-        return [Substitute(FileEdit(kept_size, spots))]
+        return FileEdit(kept_size, tuple((each.fault.flips, each.fault.seed) for each in flips))
 
-    def _fail_actions(self, operation: Operation, end: int) -> Actions:
+    def fail_actions(self, operation: Operation, end: int) -> Actions:
+        """For a read of what is before *end*: Fail."""
         for counter in self.faults.counters_for_path(vocabulary.ReadError, operation.path):
             offset = counter.fault.offset
             if (offset is None or end > offset) and counter.reach():
@@ -249,8 +197,7 @@ class FaultPolicy:
         return [Delay(each.fault.seconds) for each in due]
 
 
-OPEN, STAT, MAP = "openat", "newfstatat", "mmap"
-"""System calls that name an operation that is not a call, and mappings."""
+MAP = "mmap"
 OF_EXCLUDED = "open of an excluded file"
 """How ``unobserved`` names what only its folder spared."""
 BY_MAPPING = "write through a mapping"
@@ -262,16 +209,6 @@ class Fail(NamedTuple):
 
     errno: int
     offset: int = 0
-
-
-class Closed(NamedTuple):
-    """The descriptor is not open."""
-
-
-class Substitute(NamedTuple):
-    """The file is a copy that differs by *edit*."""
-
-    edit: FileEdit
 
 
 class Short(NamedTuple):
@@ -297,7 +234,7 @@ class Die(NamedTuple):
     path: str
 
 
-Action: TypeAlias = Fail | Closed | Substitute | Short | Delay | Hang | Die
+Action: TypeAlias = Fail | Short | Delay | Hang | Die
 Actions: TypeAlias = Sequence[Action]
 """To be carried out in order: first what takes time, then at most one of the others."""
 

@@ -32,17 +32,8 @@ from pytest_dataloader_faults import faults as vocabulary
 from pytest_dataloader_faults._arguments import COUNT, FLAG, ints
 from pytest_dataloader_faults.faults import KINDS, Fault
 from pytest_dataloader_faults.faults.base import default_path
-from pytest_dataloader_faults.strategies.choices import (
-    DataFiles,
-    Files,
-    combinations,
-    count_operations,
-    data_files,
-    nth_of,
-    operations,
-    require,
-    require_some,
-)
+from pytest_dataloader_faults.strategies import choices
+from pytest_dataloader_faults.strategies.choices import Files
 
 __all__ = ("fault_schedules", "faults", "loader_options")
 
@@ -135,7 +126,11 @@ _OFTEN = {
 
 @st.composite
 def faults(
-    draw: st.DrawFn, *, files: Files = None, kinds: Kinds = DEFAULT_KINDS, max_workers: int = 2
+    draw: st.DrawFn,
+    *,
+    files: Files = None,
+    kinds: Kinds = DEFAULT_KINDS,
+    max_workers: int = 2,
 ) -> Fault:
     """Draw a fault from *kinds*, which are fault classes, that can occur in *files*."""
     return draw(_fault_strategy(files, kinds, max_workers))
@@ -161,9 +156,9 @@ def fault_schedules(
         max_workers: The maximum number of workers of the loader.
 
     """
-    require(ints(0), min_faults=min_faults)
-    require(ints(max(1, min_faults)), max_faults=max_faults)
-    data = data_files(files)
+    choices.require(ints(0), min_faults=min_faults)
+    choices.require(ints(max(1, min_faults)), max_faults=max_faults)
+    data = choices.data_files(files)
     if counts_by_path := {**data.count("opens"), **data.count("reads")}:
         paths = [*counts_by_path]
         data = replace(data, focus=draw(st.sampled_from([*paths, *paths[:_EARLY]])))
@@ -172,7 +167,7 @@ def fault_schedules(
     return tuple(draw(st.lists(any_fault, min_size=min_size, max_size=max_size)))
 
 
-def _sizes(files: DataFiles, min_faults: int, max_faults: int) -> list[tuple[int, int]]:
+def _sizes(files: choices.DataFiles, min_faults: int, max_faults: int) -> list[tuple[int, int]]:
     """The minimum and maximum number of faults of a schedule, simplest first.
 
     After an error that ends the epoch, further faults do not fire. So several faults are worth a
@@ -187,9 +182,9 @@ def _sizes(files: DataFiles, min_faults: int, max_faults: int) -> list[tuple[int
 
 
 def _fault_strategy(files: Files, kinds: Kinds, max_workers: int) -> st.SearchStrategy[Fault]:
-    chosen: list[type[Fault]] = require_some(list(KINDS.values()), kinds=kinds)
-    require(COUNT, max_workers=max_workers)
-    data = data_files(files)
+    chosen: list[type[Fault]] = choices.require_some(list(KINDS.values()), kinds=kinds)
+    choices.require(COUNT, max_workers=max_workers)
+    data = choices.data_files(files)
     possible = [kind for kind in chosen if _can_occur(kind, data)]
     if not possible:
         message = f"kinds={chosen!r} must have a fault that can occur in files={files!r}"
@@ -204,7 +199,10 @@ def _fault_strategy(files: Files, kinds: Kinds, max_workers: int) -> st.SearchSt
 
 @st.composite
 def _sort_strategy(
-    draw: st.DrawFn, files: DataFiles, sorts: tuple[type[Fault] | Transient, ...], max_workers: int
+    draw: st.DrawFn,
+    files: choices.DataFiles,
+    sorts: tuple[type[Fault] | Transient, ...],
+    max_workers: int,
 ) -> Fault:
     """One of *sorts*: a kind of fault, or an error that the dataset tolerates.
 
@@ -218,11 +216,13 @@ def _sort_strategy(
     return draw(_operation_fault(type(sort), drawn, replace(files, epochs=1), max_workers))
 
 
-def _can_occur(kind: type[Fault], files: DataFiles) -> bool:
-    return not kind.operation or bool(count_operations(files, kind))
+def _can_occur(kind: type[Fault], files: choices.DataFiles) -> bool:
+    return not kind.operation or bool(choices.count_operations(files, kind))
 
 
-def _kind_strategy(kind: type[Any], files: DataFiles, max_workers: int) -> st.SearchStrategy[Fault]:
+def _kind_strategy(
+    kind: type[Any], files: choices.DataFiles, max_workers: int
+) -> st.SearchStrategy[Fault]:
     drawn = _DRAWN.get(kind, {})
     if default_path(kind) is not None:
         return _operation_fault(kind, drawn, files, max_workers)
@@ -233,20 +233,22 @@ def _kind_strategy(kind: type[Any], files: DataFiles, max_workers: int) -> st.Se
         # pass the batch: the loader waits forever, regardless of the dataset.
         workers = st.sampled_from((None, *_single_workers(max_workers)))
         return st.builds(vocabulary.DescriptorExhaustion, workers=workers)
-    most = sum(count_operations(files, kind).values()) if kind.operation else _NTH
-    others = {name: st.sampled_from(values) for name, values in drawn.items()}
-    return st.builds(kind, nth=st.integers(1, most), **others)
+    count = sum(choices.count_operations(files, kind).values()) if kind.operation else _NTH
+    arguments = {name: st.sampled_from(values) for name, values in drawn.items()}
+    return st.builds(kind, nth=st.integers(1, count), **arguments)
 
 
 @st.composite
 def _operation_fault(
-    draw: st.DrawFn, kind: type[Any], drawn: Domains, files: DataFiles, max_workers: int
+    draw: st.DrawFn, kind: type[Any], drawn: Domains, files: choices.DataFiles, max_workers: int
 ) -> Fault:
-    target = draw(operations(files, kind))
-    nth = {"nth": draw(nth_of(target))} if hasattr(kind, "nth") else {}
+    target = draw(choices.operations(files, kind))
+    nth = {"nth": draw(choices.nth_of(target))} if hasattr(kind, "nth") else {}
     single = _single_workers(max_workers)
     workers = (*[None] * 2 * len(single), *single) or (None,)  # All workers, mostly.
-    fault: Fault = kind(path=target.path, **nth, **draw(combinations(**drawn, workers=workers)))
+    fault: Fault = kind(
+        path=target.path, **nth, **draw(choices.combinations(**drawn, workers=workers))
+    )
     return fault
 
 
@@ -256,14 +258,16 @@ def _single_workers(max_workers: int) -> tuple[tuple[int, ...], ...]:
 
 
 @st.composite
-def _batch_fault(draw: st.DrawFn, kind: type[Any], files: DataFiles, max_workers: int) -> Fault:
+def _batch_fault(
+    draw: st.DrawFn, kind: type[Any], files: choices.DataFiles, max_workers: int
+) -> Fault:
     """In worker 0 or another, more often at its second batch, because the first may leave state."""
     last_batch = max(1, files.batches * files.epochs)
     at = draw(st.sampled_from([*range(1, last_batch + 1), min(2, last_batch)]))
     domains = {**_DRAWN.get(kind, {})}
     if hasattr(kind, "worker"):
         domains["worker"] = (*range(max_workers), None) if max_workers > 1 else (0,)
-    fault: Fault = kind(at=at, **draw(combinations(**domains)))
+    fault: Fault = kind(at=at, **draw(choices.combinations(**domains)))
     return fault
 
 
@@ -294,13 +298,13 @@ def loader_options(
             cannot be shuffled.
 
     """
-    require(ints(0), min_workers=min_workers)
-    require(ints(max(1, min_workers)), max_workers=max_workers)
-    require(COUNT, max_batch_size=max_batch_size)
+    choices.require(ints(0), min_workers=min_workers)
+    choices.require(ints(max(1, min_workers)), max_workers=max_workers)
+    choices.require(COUNT, max_batch_size=max_batch_size)
     methods: list[Any] = [None]
     if start_methods is not None:
-        methods = require_some(("fork", "spawn", "forkserver"), start_methods=start_methods)
-    require(FLAG, shuffle=shuffle)
+        methods = choices.require_some(("fork", "spawn", "forkserver"), start_methods=start_methods)
+    choices.require(FLAG, shuffle=shuffle)
     workers = draw(st.sampled_from(range(min_workers, max_workers + 1)))
     options: dict[str, Any] = {"num_workers": workers}
     usual = min(4, max_batch_size)  # What trials have by default; the others shrink to it.

@@ -9,15 +9,17 @@ at once. So orders are sent in parts.
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from pytest_dataloader_faults._engine.file_copies import FileCopies
-from pytest_dataloader_faults._engine.policy import Closed, Substitute
+from pytest_dataloader_faults._engine.policy import MAP, Operation
 from pytest_dataloader_faults._engine.protocol import Hello, Proceed
 from pytest_dataloader_faults._engine.supervisor.worker_state import InheritedFile, WorkerState
 from pytest_dataloader_faults._engine.system.proc import descriptors, is_write_only, link_of
 from pytest_dataloader_faults.faults import ClosedDescriptor
+from pytest_dataloader_faults.faults.base import FiringKind
 
 _IN_ONE_MESSAGE = 60
 
@@ -53,19 +55,21 @@ class DescriptorOrders:
         if is_write_only(fd, worker.pid):
             return
         source = f"/proc/{worker.pid}/fd/{fd}"
-        for action in worker.policy.inherited_fd_actions(path, os.stat(source).st_size):
-            if isinstance(action, Substitute):
-                self.replace.append((fd, self.attach(copies.get_copy(path, action.edit, source))))
-            elif isinstance(action, Closed):
-                self.close.append(fd)
+        operation = Operation("dup2", path, None, FiringKind.REPLACED)
+        if worker.policy.closes(Operation("close", path)):
+            self.close.append(fd)
+        elif edit := worker.policy.edit_for(operation, os.stat(source).st_size):
+            self.replace.append((fd, self.attach(copies.get_copy(path, edit, source))))
 
     def add_mapping(self, worker: WorkerState, place: int, path: str, copies: FileCopies) -> None:
         """What *worker* does to its mapping at *place* in ``Hello.mapped``."""
-        for action in worker.policy.inherited_mapping_actions(path, os.stat(path).st_size):
-            copy = copies.empty  # Not a copy of the file: to map it is no read of the dataset's.
-            if isinstance(action, Substitute):
-                copy = copies.get_copy(path, action.edit, path)
-            self.remap.append((place, self.attach(copy)))
+        operation = Operation(MAP, path)
+        worker.policy.count(path, "reads")
+        if edit := worker.policy.edit_for(operation, os.stat(path).st_size):
+            self.remap.append((place, self.attach(copies.get_copy(path, edit, path))))
+        elif worker.policy.fail_actions(operation, sys.maxsize):
+            # Not a copy of the file: to map it is no read of the dataset's.
+            self.remap.append((place, self.attach(copies.empty)))
 
 
 def orders_for(

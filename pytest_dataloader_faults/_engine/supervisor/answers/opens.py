@@ -12,17 +12,12 @@ from pytest_dataloader_faults._engine.file_copies import FileCopies, reopen
 from pytest_dataloader_faults._engine.kernel import caller
 from pytest_dataloader_faults._engine.kernel.caller import INVISIBLE, PathRequest, Syscall
 from pytest_dataloader_faults._engine.kernel.syscalls import write_stat
-from pytest_dataloader_faults._engine.policy import (
-    OF_EXCLUDED,
-    Action,
-    Fail,
-    Operation,
-    Substitute,
-)
+from pytest_dataloader_faults._engine.policy import OF_EXCLUDED, OPEN_FAULTS, Operation
 from pytest_dataloader_faults._engine.supervisor.answers.services import SupervisorServices
 from pytest_dataloader_faults._engine.supervisor.races import OpenCall
 from pytest_dataloader_faults._engine.supervisor.worker_state import WorkerState
 from pytest_dataloader_faults._engine.system import proc
+from pytest_dataloader_faults.faults import SharedMemoryExhaustion, TruncatedFile
 from pytest_dataloader_faults.faults.base import Place
 
 _MOST_NUMBERS = 1 << 20
@@ -93,13 +88,36 @@ def _on_data_open(
     if not request.is_descriptor:
         real = file.path if file else os.path.realpath(path)
         worker.note_name(request, real, is_there=file is not None)
-    operation = Operation(call.name, request.path, call.pid)
-    size = None if file is None else file.status.st_size
-    may_read = may_differ and os.access(path, os.R_OK, effective_ids=True)
-    actions = worker.policy.open_actions(operation, size, reads=may_read)
-    for action in actions:
-        _carry_out(worker, call, request, action, copies, path)
-    return bool(actions)
+    operation, policy = Operation(call.name, request.path, call.pid), worker.policy
+    if file is not None:
+        policy.count(request.path, "opens")
+    if fault := policy.fire_first_due(OPEN_FAULTS, operation):
+        worker.listener.fail(call, fault.errno)
+        return True
+    if file is None or not may_differ or not os.access(path, os.R_OK, effective_ids=True):
+        return False
+    return _differs(worker, call, request, path, file.status.st_size, copies)
+
+
+def _differs(
+    worker: WorkerState,
+    call: Syscall,
+    request: PathRequest,
+    source: str,
+    size: int,
+    copies: FileCopies,
+) -> bool:
+    """Answer *call* with a closed descriptor or a copy of *source*, if a fault demands that."""
+    operation, policy = Operation(call.name, request.path, call.pid), worker.policy
+    if policy.closes(operation):
+        # A number that is not open is what a descriptor looks like that was closed.
+        worker.listener.return_value(call, _unused_number(call.pid))
+        return True
+    edit = policy.edit_for(operation, size)
+    if edit is not None:
+        copy = reopen(copies.get_copy(request.path, edit, source), request.flags)
+        return_fd(worker, call, copy, request.flags)
+    return edit is not None
 
 
 class _File(NamedTuple):
@@ -119,24 +137,6 @@ def _look_at(path: str, flags: int) -> _File | None:
         return _File(proc.link_of("self", pin), os.fstat(pin))
     finally:
         os.close(pin)
-
-
-def _carry_out(
-    worker: WorkerState,
-    call: Syscall,
-    request: PathRequest,
-    action: Action,
-    copies: FileCopies,
-    source: str,
-) -> None:
-    """Answer *call* by *action*. *source*: by which path the file can be opened here."""
-    if isinstance(action, Fail):
-        worker.listener.fail(call, action.errno)
-    elif isinstance(action, Substitute):
-        copy = reopen(copies.get_copy(request.path, action.edit, source), request.flags)
-        return_fd(worker, call, copy, request.flags)
-    else:  # A number that is not open is what a descriptor looks like that was closed.
-        worker.listener.return_value(call, _unused_number(call.pid))
 
 
 def return_fd(worker: WorkerState, call: Syscall, source: int, flags: int) -> None:
@@ -183,30 +183,31 @@ def on_stat(worker: WorkerState, call: Syscall, _: SupervisorServices) -> bool:
 def _answer_stat(worker: WorkerState, call: Syscall, path: str, pin: int, size: int) -> bool:
     """Answer as the file is under its faults; False if it is there, and has its own size."""
     operation = Operation(call.name, path, call.pid)
-    for action in worker.policy.stat_actions(operation):
-        if isinstance(action, Fail):
-            worker.listener.fail(call, action.errno)
-            return True
-    if call.facts.result_at is None:
+    hiding = worker.policy.fire_first_due(OPEN_FAULTS, operation, lambda fault: fault.hides_file)
+    if hiding:
+        worker.listener.fail(call, hiding.errno)
+        return True
+    if call.facts.result_at is None or not any(worker.faults.counters_of_kind(TruncatedFile)):
         return False
     try:
         write_stat(call, pin, size)  # As the kernel would, which shows whether the call succeeds.
     except OSError:
         return False
-    for action in worker.policy.stat_size_actions(operation, size):
-        if isinstance(action, Substitute) and action.edit.length is not None:
-            write_stat(call, pin, action.edit.length)
-            worker.listener.return_value(call, 0)
-            return True
-    return False
+    edit = worker.policy.edit_for(operation, size, sizes=True)
+    if edit is None or edit.length is None:
+        return False
+    write_stat(call, pin, edit.length)
+    worker.listener.return_value(call, 0)
+    return True
 
 
 def on_fallocate(worker: WorkerState, call: Syscall, _: SupervisorServices) -> bool:
     """Fail a fallocate(2) in /dev/shm, as if full; False if the kernel should execute it."""
     path = proc.link_of(call.pid, caller.to_signed(call.arguments[0]))
-    for action in worker.policy.reserve_actions(Operation(call.name, path, call.pid)):
-        if isinstance(action, Fail):
+    for counter in worker.faults.counters_of_kind(SharedMemoryExhaustion):
+        if path.startswith("/dev/shm/") and counter.reach():
+            worker.policy.fire(counter, call.name, path, call.pid)
             worker.leftover_shm.append(path)
-            worker.listener.fail(call, action.errno)
+            worker.listener.fail(call, counter.fault.errno)
             return True
     return False

@@ -193,7 +193,7 @@ def _list_files(folder: str) -> Iterable[Entry]:
 
 
 def _open_stray(worker: WorkerState, call: Syscall, request: PathRequest, stray: _Stray) -> None:
-    worker.policy.count_open(stray.path)
+    worker.policy.count(stray.path, "opens")
     flags = request.flags & (os.O_ACCMODE | os.O_APPEND | os.O_TRUNC)
     source = os.open(f"/proc/self/fd/{stray.copy}", flags | os.O_CLOEXEC)
     return_fd(worker, call, source, request.flags)
