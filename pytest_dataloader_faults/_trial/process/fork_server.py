@@ -24,8 +24,7 @@ import socket
 import subprocess
 import sys
 import traceback
-from collections.abc import Iterator
-from multiprocessing import current_process, forkserver, spawn, util
+from multiprocessing import current_process, forkserver, process, spawn, util
 from typing import Any, NamedTuple, NoReturn
 
 from pytest_dataloader_faults._engine.system import temporary
@@ -129,9 +128,7 @@ class _Preloaded:
         self._owner, self._has_imported = os.getpid(), False
         self._control, theirs = socket.socketpair()
         self._owned = OwnedDescriptor(self._control.fileno())
-        with keep_start_method():
-            main_module = spawn.get_preparation_data("").get("init_main_from_path")
-        arguments = json.dumps([theirs.fileno(), sys.path, main_module])
+        arguments = json.dumps([theirs.fileno(), sys.path, _path_of_main()])
         flags = util._args_from_interpreter_flags()  # type: ignore[attr-defined]
         command = [sys.executable, *flags, "-c", main_code(__name__), arguments]
         with theirs:
@@ -190,6 +187,16 @@ class _Preloaded:
             self._process.wait()
 
 
+def _path_of_main() -> str | None:
+    """The file of the main module, if multiprocessing imports that in workers by its path.
+
+    ``spawn.get_preparation_data`` would settle the default start method; see below.
+    """
+    main_module = sys.modules["__main__"]
+    path = None if main_module.__spec__ else getattr(main_module, "__file__", None)
+    return path and os.path.join(process.ORIGINAL_DIR, path)  # type: ignore[attr-defined]
+
+
 def _inherited_by(job: Job) -> tuple[Any, ...]:
     """What the processes of *job* inherit from this one, as ``_inherit`` needs it."""
     environment = {**os.environ, **(job.rank.environment if job.rank else {})}
@@ -211,16 +218,6 @@ def method_of(context: Any) -> str:
         return chosen or multiprocessing.get_all_start_methods()[0]
     ask = getattr(context, "get_start_method", None)
     return str(ask() if callable(ask) else context)
-
-
-@contextlib.contextmanager
-def keep_start_method() -> Iterator[None]:
-    """Leave the default as it is, whatever in this scope uses it."""
-    chosen = multiprocessing.get_start_method(allow_none=True)
-    try:
-        yield
-    finally:
-        multiprocessing.set_start_method(chosen, force=True)
 
 
 # The preloaded process does not start a thread, and loads nothing of the user's except the main
@@ -245,14 +242,14 @@ def main() -> None:
 def _import(main_module: str | None) -> None:
     import_late_modules(FOR_FORK_SERVER)
     if main_module is not None:
-        process: Any = current_process()
-        process._inheriting = True  # It must not start processes while it is imported.
+        this_process: Any = current_process()
+        this_process._inheriting = True  # It must not start processes while it is imported.
         try:
             spawn.import_main_path(main_module)
         except BaseException:  # noqa: BLE001  # the worker will report it, like a spawned one
             sys.modules.pop("__mp_main__", None)
         finally:
-            del process._inheriting
+            del this_process._inheriting
 
 
 def _keep(warden_socket: int, alive: int, printed: int, message: int) -> NoReturn:
