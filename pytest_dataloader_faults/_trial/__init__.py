@@ -23,6 +23,7 @@ from pytest_dataloader_faults._engine.system.processes import ChildProcess, fork
 from pytest_dataloader_faults._engine.system.temporary import SharedCount
 from pytest_dataloader_faults._settings import Settings, check
 from pytest_dataloader_faults._trial.factory import DatasetFactory, bind_factory
+from pytest_dataloader_faults._trial.job import Job, ReferenceJob, TrialJob, count_epochs
 from pytest_dataloader_faults._trial.journal import (
     ERRORS,
     Failed,
@@ -50,7 +51,7 @@ from pytest_dataloader_faults.outcomes.stages import DONE, RECOVERY
 from pytest_dataloader_faults.outcomes.text import is_user_frame, sort_for_reader, to_plain
 
 _ORDINARY = Settings()
-_Job = TypeVar("_Job", bound=steps.Job)
+_Job = TypeVar("_Job", bound=Job)
 _Result = TypeVar("_Result")
 _STDERR_SHOWN = 4000
 _FRAMES_SHOWN = 12
@@ -143,7 +144,7 @@ def run_trial(
     """
     check(epochs=epochs)
     processes = steps.run_epochs(epochs, before_init=before_init)
-    job = steps.TrialJob(
+    job = TrialJob(
         make_dataset=make_dataset,
         faults=faults,
         settings=Settings.of(locals()),
@@ -160,7 +161,7 @@ def run_trial(
     return run_ranks(job, on_rank)
 
 
-def run_trial_job(request: steps.TrialJob) -> Outcome:
+def run_trial_job(request: TrialJob) -> Outcome:
     """``run_trial``, with every option that a check or a search can set.
 
     If a recovery pass without workers fails, the whole trial is run again, with workers in that
@@ -173,7 +174,7 @@ def run_trial_job(request: steps.TrialJob) -> Outcome:
     return _run_once(replace(request, recovers_in_workers=True))
 
 
-def _run_once(request: steps.TrialJob) -> Outcome:
+def _run_once(request: TrialJob) -> Outcome:
     require_engine_for_job(request)
     job = _job_for(request)
     (record,) = run_together(job)
@@ -189,13 +190,13 @@ def _job_for(request: _Job) -> _Job:
     return make_only_rank(request)
 
 
-def _request_of(job: steps.TrialJob) -> TrialRequest:
+def _request_of(job: TrialJob) -> TrialRequest:
     """What an outcome says about the *job*."""
     rank = job.rank_of_several
     return TrialRequest(
         schedule=job.faults,
         loader=to_plain(job.loader),
-        epochs=steps.count_epochs(job.options.processes),
+        epochs=count_epochs(job.options.processes),
         seed=job.settings.seed,
         deadline=job.deadline,
         comparison=job.comparison,
@@ -205,19 +206,19 @@ def _request_of(job: steps.TrialJob) -> TrialRequest:
     )
 
 
-def is_armed_before_init(job: steps.TrialJob) -> bool:
+def is_armed_before_init(job: TrialJob) -> bool:
     """Whether the faults are armed before the dataset is created."""
     return job.options.processes[0][0] is steps.Action.ARM
 
 
-def require_engine_for_job(request: steps.TrialJob) -> None:
+def require_engine_for_job(request: TrialJob) -> None:
     """Raise an error if the faults of *request* cannot be injected here."""
     require_engine_for(request.faults)
     if is_armed_before_init(request) and fake_files() is not None:
         raise exceptions.InvalidArgumentError(_REAL_FILES_ONLY)
 
 
-def outcome_of(job: steps.TrialJob, record: Record) -> Outcome:
+def outcome_of(job: TrialJob, record: Record) -> Outcome:
     """The outcome of *job*, which wrote the *record*."""
     outcome = outcome_from(_request_of(job), record.events, record.all_printed)
     add_to_history(job.history, outcome, record.events)
@@ -229,7 +230,7 @@ def take_reference(
     make_dataset: DatasetFactory, settings: Settings = _ORDINARY, **facts: Any
 ) -> Reference:
     """Read the dataset sample by sample, without faults and workers; *facts*: of the job."""
-    job = _job_for(steps.ReferenceJob(make_dataset=make_dataset, settings=settings, **facts))
+    job = _job_for(ReferenceJob(make_dataset=make_dataset, settings=settings, **facts))
     (record,) = repeat_if_killed(lambda: run_together(job), has_died)[-1]
     return reference_of(job, record)
 
@@ -251,7 +252,7 @@ def has_died(records: Iterable[Record]) -> bool:
     return any(each.end.exitcode for each in records)
 
 
-def reference_of(job: steps.ReferenceJob, record: Record) -> Reference:
+def reference_of(job: ReferenceJob, record: Record) -> Reference:
     """The reference of *job*, which wrote the *record*."""
     prefix = _prefix_of(job)
     if record.end.timed_out:
@@ -289,7 +290,7 @@ class Record(NamedTuple):
 class _Started(NamedTuple):
     """A job that runs below its warden."""
 
-    job: steps.Job
+    job: Job
     around: Surroundings
     warden: ChildProcess
 
@@ -309,7 +310,7 @@ def _prepare_fork() -> None:
 
 
 @environment.report_shortages()
-def run_together(*requests: steps.Job) -> list[Record]:
+def run_together(*requests: Job) -> list[Record]:
     """Do all *requests* at once, each below a warden; if there are several, they form a group."""
     _prepare_fork()
     with contextlib.ExitStack() as scope:
@@ -328,7 +329,7 @@ def run_together(*requests: steps.Job) -> list[Record]:
         return _collect_records(started, ends)
 
 
-def _folder_of_group(request: steps.Job) -> contextlib.AbstractContextManager[None]:
+def _folder_of_group(request: Job) -> contextlib.AbstractContextManager[None]:
     """Makes and removes the folder that the group of *request* shares, if it shares one."""
     if request.rank is None or not request.rank.shares_folder:
         return contextlib.nullcontext()
@@ -336,7 +337,7 @@ def _folder_of_group(request: steps.Job) -> contextlib.AbstractContextManager[No
     return shared_folders(folders, request.settings.copy)
 
 
-def _start(request: steps.Job, fired: SharedCount, scope: contextlib.ExitStack) -> _Started:
+def _start(request: Job, fired: SharedCount, scope: contextlib.ExitStack) -> _Started:
     """Start a warden for *request* with *scope*; *fired* counts the faults of its group."""
     from pytest_dataloader_faults._trial import child
 
@@ -403,13 +404,13 @@ def _format_printed(printed: str) -> str:
     return printed[-_STDERR_SHOWN:].strip() or "nothing"
 
 
-def _prefix_of(job: steps.Job) -> str:
+def _prefix_of(job: Job) -> str:
     """The start of a message about one of several ranks; empty for a job that runs alone."""
     return f"rank {job.rank.number}: " if job.rank and job.rank_of_several else ""
 
 
 def _raise_refusals(
-    requests: Sequence[steps.Job],
+    requests: Sequence[Job],
     journals: Sequence[Sequence[JournalEvent]],
     printed: Sequence[str],
 ) -> None:

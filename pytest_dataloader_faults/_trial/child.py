@@ -33,6 +33,7 @@ from pytest_dataloader_faults._engine.system import stacks
 from pytest_dataloader_faults._engine.system.imports import FOR_LOADER, import_late_modules
 from pytest_dataloader_faults._engine.system.libc import Prctl, leave_no_core, prctl
 from pytest_dataloader_faults._engine.system.processes import end_if_interrupted
+from pytest_dataloader_faults._trial.job import Job
 from pytest_dataloader_faults._trial.journal import (
     Journal,
     ProcessesStarted,
@@ -44,7 +45,6 @@ from pytest_dataloader_faults._trial.process.warden import run_under_deadline
 from pytest_dataloader_faults._trial.run import run
 from pytest_dataloader_faults.exceptions import HarnessError
 from pytest_dataloader_faults.faults.globs import package_folders
-from pytest_dataloader_faults.steps import Job
 
 
 def preload() -> None:

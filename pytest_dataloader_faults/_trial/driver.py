@@ -34,6 +34,7 @@ from pytest_dataloader_faults._engine.system.libc import end_with_parent
 from pytest_dataloader_faults._engine.system.processes import fork, reap
 from pytest_dataloader_faults._engine.worker.fetch_hooks import seed_everything
 from pytest_dataloader_faults._trial import samplers
+from pytest_dataloader_faults._trial.job import NO_REPLAY, Replay, TrialJob
 from pytest_dataloader_faults._trial.journal import (
     HARNESS,
     LOADER,
@@ -62,7 +63,6 @@ from pytest_dataloader_faults.outcomes import LoaderFacts, Pass, Phase, Raised, 
 from pytest_dataloader_faults.outcomes.chains import origin_of, shorten_chain
 from pytest_dataloader_faults.outcomes.stages import START
 from pytest_dataloader_faults.outcomes.text import text_or_error
-from pytest_dataloader_faults.steps import NO_REPLAY, Replay, TrialJob
 
 CALLS_USER_CODE = ("start", "_start_iterator", "take")
 

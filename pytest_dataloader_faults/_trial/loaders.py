@@ -28,6 +28,7 @@ from pytest_dataloader_faults._trial.factory import (
     describe_result,
     require_one,
 )
+from pytest_dataloader_faults._trial.job import Rank
 from pytest_dataloader_faults._trial.process.fork_server import method_of
 from pytest_dataloader_faults.exceptions import (
     DataLoaderFaultsError,
@@ -38,7 +39,6 @@ from pytest_dataloader_faults.exceptions import (
 from pytest_dataloader_faults.outcomes.chains import is_of_this_package
 from pytest_dataloader_faults.outcomes.libraries import INNER_LOADERS
 from pytest_dataloader_faults.outcomes.text import format_value, indent_rest, text_of
-from pytest_dataloader_faults.steps import Rank
 
 CALLS_USER_CODE = True
 

@@ -27,6 +27,7 @@ from typing import Any
 import torch
 from torch.utils.data import DistributedSampler
 
+from pytest_dataloader_faults._trial.job import Rank
 from pytest_dataloader_faults._trial.journal import (
     HARNESS,
     LOADER,
@@ -35,7 +36,6 @@ from pytest_dataloader_faults._trial.journal import (
 )
 from pytest_dataloader_faults.exceptions import UnusableDatasetError, UnusableEnvironmentError
 from pytest_dataloader_faults.outcomes.stages import Absence, EpochsApart, Position, Reason
-from pytest_dataloader_faults.steps import Rank
 
 CALLS_USER_CODE = True
 

@@ -22,14 +22,9 @@ from pytest_dataloader_faults._trial import (
     require_engine_for_job,
     run_together,
 )
+from pytest_dataloader_faults._trial.job import LOOPBACK, Job, Rank, TrialJob
 from pytest_dataloader_faults._trial.journal import JournalEvent, PassEnded, TrialEnded
 from pytest_dataloader_faults.outcomes import Outcome
-from pytest_dataloader_faults.steps import (
-    LOOPBACK,
-    Job,
-    Rank,
-    TrialJob,
-)
 
 CALLS_USER_CODE = True
 

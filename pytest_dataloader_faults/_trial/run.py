@@ -36,6 +36,7 @@ from pytest_dataloader_faults._trial import accelerator, loaders, process_group,
 from pytest_dataloader_faults._trial.connections import SharedConnections
 from pytest_dataloader_faults._trial.driver import LoaderDriver, describe_error, idle_at_once
 from pytest_dataloader_faults._trial.factory import describe_data_folder
+from pytest_dataloader_faults._trial.job import NO_REPLAY, Job, ReferenceJob, TrialJob
 from pytest_dataloader_faults._trial.journal import (
     HARNESS,
     LOADER,
@@ -65,17 +66,13 @@ from pytest_dataloader_faults.faults.base import Effect
 from pytest_dataloader_faults.outcomes import LoaderFacts, Pass, Phase, Stage
 from pytest_dataloader_faults.outcomes.stages import DONE, RECOVERY
 from pytest_dataloader_faults.steps import (
-    NO_REPLAY,
     Action,
     Epoch,
     FaultFreePass,
-    Job,
     Look,
     Make,
     MeasureEpochs,
     Process,
-    ReferenceJob,
-    TrialJob,
 )
 
 if TYPE_CHECKING:

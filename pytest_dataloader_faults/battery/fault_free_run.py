@@ -17,6 +17,7 @@ from pytest_dataloader_faults._engine import require_engine
 from pytest_dataloader_faults._settings import SAMPLES, Settings, check
 from pytest_dataloader_faults._trial import repeat_if_killed, run_trial_job, take_reference
 from pytest_dataloader_faults._trial.factory import DatasetFactory, bind_factory
+from pytest_dataloader_faults._trial.job import Replay, TrialJob
 from pytest_dataloader_faults.battery.shares import (
     Deadlines,
     count_own_samples,
@@ -51,13 +52,7 @@ from pytest_dataloader_faults.outcomes.repeats import (
     was_killed,
 )
 from pytest_dataloader_faults.outcomes.text import pluralize
-from pytest_dataloader_faults.steps import (
-    ONE_EPOCH,
-    Replay,
-    TrialJob,
-    TrialOptions,
-    run_epochs,
-)
+from pytest_dataloader_faults.steps import ONE_EPOCH, TrialOptions, run_epochs
 
 _ENOUGH_SECONDS = 5.0
 """If reading the usual number of samples would take longer, fewer are checked."""

@@ -9,6 +9,7 @@ from functools import partial
 from typing import Any
 
 from pytest_dataloader_faults._trial import repeat_if_killed
+from pytest_dataloader_faults._trial.job import NO_REPLAY
 from pytest_dataloader_faults._trial.ranks import run_ranks
 from pytest_dataloader_faults.battery.fault_free_run import FaultFreeRun
 from pytest_dataloader_faults.battery.workload import Workload
@@ -24,7 +25,7 @@ from pytest_dataloader_faults.outcomes.repeats import (
     run_without_vain_waits,
     was_killed,
 )
-from pytest_dataloader_faults.steps import NO_REPLAY, TrialOptions
+from pytest_dataloader_faults.steps import TrialOptions
 
 _FAIL = "its ranks fail even without a fault ({}); see ranks-agree"
 

@@ -32,7 +32,7 @@ from pytest_dataloader_faults.outcomes.text import (
     printable_lines,
     was_or_were,
 )
-from pytest_dataloader_faults.steps import Action, has_step
+from pytest_dataloader_faults.steps import Action
 
 _OTHER_FILES = (
     "The workers opened none of the files that they opened in the fault-free run: {files}."
@@ -144,7 +144,7 @@ def _skipped_result(
 
 def _cause(battery: Battery, name: str, trial: JudgedTrial) -> Cause | None:
     check, outcome, fault_free = CHECKS[name], trial.outcome, battery.fault_free_run.outcome
-    after_one = has_step(check.scenario.processes, Action.READ_SAMPLE)
+    after_one = check.scenario.has_step(Action.READ_SAMPLE)
     return likely_cause(outcome, trial.finding, fault_free, CAUSE_RULES, after_one=after_one)
 
 

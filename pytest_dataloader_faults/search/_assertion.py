@@ -14,6 +14,7 @@ from pytest_dataloader_faults._trial.factory import (
     DatasetFactory,
     is_named,
 )
+from pytest_dataloader_faults._trial.job import NO_REPLAY, TrialJob
 from pytest_dataloader_faults.battery.fault_free_run import ONE_WORKER, FaultFreeRun, replay_of
 from pytest_dataloader_faults.battery.targets import require_match
 from pytest_dataloader_faults.exceptions import (
@@ -29,7 +30,7 @@ from pytest_dataloader_faults.outcomes.judge.errors import torch_dropped_a_batch
 from pytest_dataloader_faults.outcomes.judge.report import explain
 from pytest_dataloader_faults.outcomes.judge.sharing import start_cause
 from pytest_dataloader_faults.outcomes.text import call_in_lines
-from pytest_dataloader_faults.steps import NO_REPLAY, TrialJob, TrialOptions, run_epochs
+from pytest_dataloader_faults.steps import TrialOptions, run_epochs
 
 if TYPE_CHECKING:
     from pytest_dataloader_faults.strategies.choices import DataFiles

@@ -13,13 +13,14 @@ from torch.utils.data import DataLoader, Sampler
 from pytest_dataloader_faults import check_dataset
 from pytest_dataloader_faults._settings import Settings
 from pytest_dataloader_faults._trial import run_trial_job
+from pytest_dataloader_faults._trial.job import TrialJob
 from pytest_dataloader_faults.battery.checks import CHECKS
 from pytest_dataloader_faults.battery.checks._epochs import SAME_AGAIN
 from pytest_dataloader_faults.faults import ReadError
 from pytest_dataloader_faults.outcomes import Batch, Pass, Sample
 from pytest_dataloader_faults.outcomes.agreement import Part
 from pytest_dataloader_faults.outcomes.judge.expected import USED_UP
-from pytest_dataloader_faults.steps import Action, Epoch, TrialJob, TrialOptions, arm_workers
+from pytest_dataloader_faults.steps import Action, Epoch, TrialOptions, arm_workers
 from support.corpus.handles import H5StaysOpen
 from support.datasets import COUNT, SIZE, Records
 from support.facts import (

@@ -15,6 +15,7 @@ from pytest_dataloader_faults import check_dataset
 from pytest_dataloader_faults._settings import Settings
 from pytest_dataloader_faults._trial import run_trial_job, take_reference
 from pytest_dataloader_faults._trial.accelerator import missing_accelerator
+from pytest_dataloader_faults._trial.job import TrialJob
 from pytest_dataloader_faults._trial.ranks import run_ranks
 from pytest_dataloader_faults.battery._battery import Battery
 from pytest_dataloader_faults.battery.checks import CHECKS, workers
@@ -23,7 +24,6 @@ from pytest_dataloader_faults.battery.checks.memory import copy_on_write
 from pytest_dataloader_faults.battery.checks.network import NETWORK
 from pytest_dataloader_faults.battery.checks.writes import file_locks, write_error
 from pytest_dataloader_faults.faults import WorkerKilled
-from pytest_dataloader_faults.steps import TrialJob
 from support.corpus import CASES, OF_CHECK, SPECIMENS
 from support.corpus.ranks import RankedStream
 from support.datasets import write_records

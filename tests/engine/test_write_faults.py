@@ -15,8 +15,9 @@ from pytest_dataloader_faults import Verdict, inject, run_trial
 from pytest_dataloader_faults._engine.kernel import syscalls
 from pytest_dataloader_faults._settings import Settings
 from pytest_dataloader_faults._trial import run_trial_job, take_reference
+from pytest_dataloader_faults._trial.job import TrialJob
 from pytest_dataloader_faults.faults import ShortRead, ShortWrite, WorkerKilled, WriteError
-from pytest_dataloader_faults.steps import TrialJob, TrialOptions
+from pytest_dataloader_faults.steps import TrialOptions
 from support.attempts import attempt, epoch_of
 from support.contracts.writes import CONTENT, WRITING
 from support.datasets import CopiedRecords, Records

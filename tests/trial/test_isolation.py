@@ -20,20 +20,14 @@ from pytest_dataloader_faults._engine.system import temporary
 from pytest_dataloader_faults._settings import Settings
 from pytest_dataloader_faults._trial import run_trial_job
 from pytest_dataloader_faults._trial.factory import takes_folder
+from pytest_dataloader_faults._trial.job import Replay, TrialJob
 from pytest_dataloader_faults._trial.resources import is_infrastructure
 from pytest_dataloader_faults.exceptions import (
     HarnessError,
     UnusableDatasetError,
 )
 from pytest_dataloader_faults.outcomes.stages import DONE, START
-from pytest_dataloader_faults.steps import (
-    Action,
-    Epoch,
-    Replay,
-    TrialJob,
-    TrialOptions,
-    arm_workers,
-)
+from pytest_dataloader_faults.steps import Action, Epoch, TrialOptions, arm_workers
 from support import troublemakers
 from support.datasets import COUNT, Records
 from support.facts import EPOCH_1

@@ -12,8 +12,8 @@ from torch.utils.data import get_worker_info
 from pytest_dataloader_faults import run_trial
 from pytest_dataloader_faults._settings import Settings
 from pytest_dataloader_faults._trial import run_trial_job, take_reference
+from pytest_dataloader_faults._trial.job import TrialJob
 from pytest_dataloader_faults.faults import ReadError, WorkerKilled
-from pytest_dataloader_faults.steps import TrialJob
 from support.datasets import COUNT, Records, RecordStream
 from support.judging import judge_trial
 from support.rows import rows

@@ -13,6 +13,7 @@ from pytest_dataloader_faults._engine.kernel.linux import NAMES, read_memory
 from pytest_dataloader_faults._engine.protocol import SupervisorHandle, WorkerArmed
 from pytest_dataloader_faults._engine.system import proc
 from pytest_dataloader_faults._settings import DEADLINE
+from pytest_dataloader_faults._trial.job import Job
 from pytest_dataloader_faults._trial.journal import (
     HARNESS,
     LOADER,
@@ -24,7 +25,6 @@ from pytest_dataloader_faults._trial.journal import (
 )
 from pytest_dataloader_faults.outcomes import Activity, AtDeadline
 from pytest_dataloader_faults.outcomes.stages import DONE
-from pytest_dataloader_faults.steps import Job
 
 # Some facts about whose time it is. The deadline is the loader's: a loader that takes longer to
 # raise or to end is called hung. But in between, a trial does its own work. It waits for workers to

@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 from pytest_dataloader_faults._engine.system import proc
 from pytest_dataloader_faults._engine.system.processes import MORE_PROCESSES, fork, reap
+from pytest_dataloader_faults._trial.job import Job
 from pytest_dataloader_faults._trial.journal import (
     Failed,
     JournalEvent,
@@ -22,7 +23,6 @@ from pytest_dataloader_faults._trial.journal import (
 )
 from pytest_dataloader_faults.exceptions import LostProcessError, UnusableEnvironmentError
 from pytest_dataloader_faults.outcomes.text import pluralize
-from pytest_dataloader_faults.steps import Job
 
 _SHARED = "/dev/shm"
 _ORDINARY = 256

@@ -40,8 +40,8 @@ from pytest_dataloader_faults._engine.system.processes import (
     wait_until_readable,
 )
 from pytest_dataloader_faults._engine.system.temporary import AnonymousFile, SharedMemoryCleaner
+from pytest_dataloader_faults._trial.job import Job, ReferenceJob
 from pytest_dataloader_faults._trial.process.environment import limit_descriptors
-from pytest_dataloader_faults.steps import Job, ReferenceJob
 
 _KEY_LENGTH = 32
 """Bytes; multiprocessing demands this many."""

@@ -27,6 +27,7 @@ from pytest_dataloader_faults._engine.system.temporary import (
     SharedCount,
     SharedMemoryCleaner,
 )
+from pytest_dataloader_faults._trial.job import Job, TrialJob
 from pytest_dataloader_faults._trial.journal import (
     Journal,
     ProcessesStarted,
@@ -34,7 +35,6 @@ from pytest_dataloader_faults._trial.journal import (
 )
 from pytest_dataloader_faults._trial.process import environment, fork_server
 from pytest_dataloader_faults.exceptions import InvalidArgumentError, LostProcessError
-from pytest_dataloader_faults.steps import Job, TrialJob
 
 _DYING = 2.0
 """Seconds until a process that was sent SIGKILL has ended, and a supervisor without its trial."""

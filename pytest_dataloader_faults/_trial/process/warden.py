@@ -35,6 +35,7 @@ from pytest_dataloader_faults._engine.system.processes import (
 )
 from pytest_dataloader_faults._engine.system.stacks import StackRequest
 from pytest_dataloader_faults._engine.system.temporary import AnonymousFile
+from pytest_dataloader_faults._trial.job import Job, TrialJob
 from pytest_dataloader_faults._trial.journal import (
     HARNESS,
     FaultsArmed,
@@ -66,7 +67,6 @@ from pytest_dataloader_faults.exceptions import (
 from pytest_dataloader_faults.outcomes import AtDeadline
 from pytest_dataloader_faults.outcomes.stages import DONE
 from pytest_dataloader_faults.outcomes.text import printable
-from pytest_dataloader_faults.steps import Job, TrialJob
 
 _Root: TypeAlias = Callable[[SupervisorHandle | None, int], None]
 """What each process of the trial does, by its number from 0."""

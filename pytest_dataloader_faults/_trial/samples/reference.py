@@ -21,6 +21,7 @@ from torch.utils.data.dataloader import _DatasetKind
 from pytest_dataloader_faults._engine.worker.arm import end_with_parent
 from pytest_dataloader_faults._engine.worker.fetch_hooks import seed_everything
 from pytest_dataloader_faults._trial import loaders
+from pytest_dataloader_faults._trial.job import ReferenceJob
 from pytest_dataloader_faults._trial.samplers import choose_size, count_samples, limit_samples
 from pytest_dataloader_faults._trial.samples import draws
 from pytest_dataloader_faults._trial.samples.draws import Draw, Name
@@ -43,7 +44,6 @@ from pytest_dataloader_faults.outcomes.agreement import (
 )
 from pytest_dataloader_faults.outcomes.reference import count_rows, describe_unstable
 from pytest_dataloader_faults.outcomes.text import pluralize
-from pytest_dataloader_faults.steps import ReferenceJob
 
 CALLS_USER_CODE = True
 

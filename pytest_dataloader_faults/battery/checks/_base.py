@@ -19,13 +19,7 @@ from pytest_dataloader_faults.faults import Fault
 from pytest_dataloader_faults.outcomes import CheckResult, Outcome, Reference, Verdict
 from pytest_dataloader_faults.outcomes.contract import Cause, Finding
 from pytest_dataloader_faults.outcomes.text import pluralize
-from pytest_dataloader_faults.steps import (
-    PROCESSES,
-    Action,
-    TrialOptions,
-    has_step,
-    run_epochs,
-)
+from pytest_dataloader_faults.steps import PROCESSES, Action, TrialOptions, run_epochs
 
 WORKERS_AGREE = "workers-agree"
 HALF = 0.5
@@ -135,7 +129,7 @@ class Scenario(allow.Checked, TrialOptions):
     @property
     def uses_accelerator(self) -> bool:
         """Whether it needs an accelerator."""
-        return has_step(self.processes, Action.USE_ACCELERATOR)
+        return self.has_step(Action.USE_ACCELERATOR)
 
     def with_defaults(self, defaults: Scenario) -> Scenario:
         """The same scenario, with what it leaves open from *defaults*."""
