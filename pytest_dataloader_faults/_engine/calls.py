@@ -6,7 +6,6 @@ machine, are in ``kernel/linux.py``. Arguments are numbered from 0.
 
 from __future__ import annotations
 
-import os
 from enum import Enum, auto
 from typing import NamedTuple
 
@@ -246,9 +245,3 @@ def calls_for(places: Place) -> list[str]:
 def changed_fd(name: str, places: Place) -> int | None:
     """Which argument of *name* is the file that it changes, if that matters for *places*."""
     return CALLS[name].writes_fd if places & _OF_CHANGES else None
-
-
-def reads_file(flags: int) -> bool:
-    """Whether a file that is opened with *flags* can be read, and has content already."""
-    unread = os.O_CREAT | os.O_TRUNC | os.O_PATH | os.O_DIRECTORY
-    return not flags & unread and flags & os.O_ACCMODE != os.O_WRONLY

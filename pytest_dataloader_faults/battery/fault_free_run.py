@@ -339,13 +339,6 @@ class FaultFreeRun:
         known_reference = self._references.get(outcome.comparison, self.reference)
         return replace(known_reference, fault_free=self._sound)
 
-    def compare_batches(self) -> None:
-        """Compare whole batches from now on, because some cannot be split into samples."""
-        taken = self._read(replace(self.comparison, in_batches=True))
-        self.comparison = taken.comparison
-        self._references[taken.comparison] = taken
-        reference.require_samples(self.reference, self.contract)
-
     def _comparisons(self) -> Iterator[Comparison]:
         """The comparisons to try, until the dataset passes without a fault."""
         yield self._adapt(Comparison(seeded=self.settings.seed))
