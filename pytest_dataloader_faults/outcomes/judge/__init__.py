@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from pytest_dataloader_faults._arguments import errno_name
+from pytest_dataloader_faults.exceptions import InvalidArgumentError
 from pytest_dataloader_faults.faults import Fault
 from pytest_dataloader_faults.outcomes.contract import Cause, Contract, Finding, Verdict
 from pytest_dataloader_faults.outcomes.judge import ranks
@@ -32,7 +33,17 @@ REMEDY = (
 
 
 def judge(outcome: Outcome, reference: Reference, contract: Contract) -> Finding:
-    """The verdict on *outcome*, compared with the *reference*, the fault-free run."""
+    """The verdict on *outcome*, compared with the *reference*, the fault-free run.
+
+    Raises:
+        InvalidArgumentError: The samples of the reference were compared in a different way.
+    """
+    if outcome.comparison != reference.comparison:
+        message = (
+            f"the trial compared samples by '{outcome.comparison}', but the reference by"
+            f" '{reference.comparison}'. Pass a reference that was compared in the same way"
+        )
+        raise InvalidArgumentError(message)
     finding = find_refusal(outcome) or _judge(outcome, reference, contract)
     return replace(finding, library="") if contract.names_file else finding
 
