@@ -116,7 +116,8 @@ _IDENTITY = (
 )
 
 _ATTRIBUTES = (
-    *("readlink", "chmod", "chown", "lchown", "listxattr", "llistxattr", "getxattr", "lgetxattr"),
+    *("readlink", "chmod", "chown", "lchown"),
+    *("listxattr", "llistxattr", "getxattr", "lgetxattr"),
     *("setxattr", "lsetxattr", "removexattr", "lremovexattr"),
 )
 

@@ -11,6 +11,7 @@ everything that would create, change or remove a name: no worker changes real fi
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 import sys
@@ -22,6 +23,7 @@ from typing import Any
 
 from pytest_dataloader_faults.faults.globs import is_below
 
+_MOST_LINKS = 40
 _OF_KERNEL = ("/dev", "/proc", "/sys")
 
 
@@ -56,9 +58,12 @@ class FakeTree:
     shared: frozenset[str]
     cwd: str
 
-    def locate(self, path: str, *, changes: bool) -> str:
-        """Where a worker finds the absolute *path*, which it may create or change by *changes*."""
-        path = os.path.normpath(f"/{path.lstrip('/')}")
+    def locate(self, path: str, *, changes: bool, follows: bool) -> str:
+        """Where a worker finds the absolute *path*, without links among fake files.
+
+        *changes*: it may create or change what is there. *follows*: a link at the end as well.
+        """
+        path = self._resolve(self._visible(path), follows=follows)
         if is_below(path, self.real):
             return path
         mount = next((each for each in self.mounts if is_below(path, [each])), None)
@@ -70,9 +75,32 @@ class FakeTree:
         above = os.path.dirname(path)
         return private if above not in self.shared and os.path.isdir(self.folder + above) else path
 
-    def is_mounted(self, path: str) -> bool:
-        """Whether *path* on the disk is a file that pyfakefs reads from there."""
-        return is_below(path, self.mounts.values())
+    def _visible(self, path: str) -> str:
+        """The fake path of *path* in the folder; it may contain "..", which ends at the root."""
+        is_private = is_below(path, [self.folder])
+        return path.removeprefix(self.folder) or "/" if is_private else path
+
+    def _resolve(self, path: str, *, follows: bool) -> str:
+        """The fake *path* without links; *follows*: also at its end. No link leaves the tree."""
+        parts, resolved, links = path.split("/")[::-1], "/", 0
+        while parts:
+            part = parts.pop()
+            if part == "..":
+                resolved = os.path.dirname(resolved)
+            elif part not in ("", "."):
+                resolved = os.path.join(resolved, part)
+                if (parts or follows) and os.path.islink(self.folder + resolved):
+                    links += 1
+                    if links > _MOST_LINKS:
+                        raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
+                    target = os.readlink(self.folder + resolved)
+                    parts += target.split("/")[::-1]
+                    resolved = "/" if target.startswith("/") else os.path.dirname(resolved)
+        return resolved
+
+    def may_change(self, path: str) -> bool:
+        """Whether a worker may change what is at *path* on the disk: it is none of the user's."""
+        return is_below(path, (self.folder, *self.real))
 
     def name(self, path: str) -> str:
         """The fake path of the file that is at *path* on the disk; *path* itself if it is real."""
@@ -98,7 +126,7 @@ class FakeTree:
         def change(path: Any) -> None:
             is_path = isinstance(path, (str, bytes, os.PathLike))
             whole = os.path.abspath(os.fsdecode(path)) if is_path else ""
-            chdir(self.locate(whole, changes=False) if is_path else path)
+            chdir(self.locate(whole, changes=False, follows=True) if is_path else path)
 
         os.chdir, os.getcwd = change, lambda: self.name(getcwd())
 
@@ -123,11 +151,11 @@ def _write_entries(
         kind, source = stat.S_IFMT(entry.st_mode), _unread_source(entry)
         if source is not None:
             mounts[path.removeprefix(root)] = source
+            os.mkdir(path) if kind == stat.S_IFDIR else os.mknod(path)  # So that listings have it.
         elif id(entry) in written:
             os.link(written[id(entry)], path)
         elif kind == stat.S_IFLNK:
-            target = os.fsdecode(entry.byte_contents)
-            os.symlink(root + target if os.path.isabs(target) else target, path)
+            os.symlink(entry.byte_contents, path)
         elif kind == stat.S_IFDIR:
             os.mkdir(path)
             _write_entries(entry, path, root, mounts, written)

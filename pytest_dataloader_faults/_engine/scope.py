@@ -146,12 +146,14 @@ def open_scope(
     collisions: Collisions = DEFAULT_COLLISIONS,
     protects: bool = True,
     spared: Iterable[str] = (),
+    has_folder: bool = True,
 ) -> Iterator[tuple[Injection, LoaderMonitor]]:
     """Have a supervisor serve *faults*. Iterators are not followed before *monitor_iterators*.
 
     *stacks*: whether workers write their stacks when they get a signal. *supervisor*: one that is
     running already. *own_folders*: where faults may change files for good; None for anywhere.
-    *spared*: other folders whose files may be changed once a fault has fired. *watch_files*,
+    *spared*: other folders whose files may be changed once a fault has fired. *has_folder*: whether
+    the supervisor makes and removes a folder for its workers. *watch_files*,
     *samples*, *seeded*, *collisions* and *protects*: see ``FaultPlan``.
     """
     from pytest_dataloader_faults._engine.loader.client import SupervisorClient
@@ -162,7 +164,7 @@ def open_scope(
     spared = (*(folders or ()), *map(os.path.realpath, spared))
     observed = faults, watch_files, seed, samples, seeded
     plan = FaultPlan(*observed, folders, collisions, protects, spared)
-    client = SupervisorClient(plan, stacks, supervisor)
+    client = SupervisorClient(plan, stacks, supervisor, has_folder=has_folder)
     monitor = LoaderMonitor(client, plan, may_arm_own_process=may_arm_own_process)
     injection = Injection(plan, client, monitor)
     try:

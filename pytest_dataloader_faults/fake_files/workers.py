@@ -61,7 +61,7 @@ class _Supervised:
     """Makes functions that put the workers of a loader under a supervisor, until *scope* ends."""
 
     def __init__(self, scope: contextlib.ExitStack) -> None:
-        self._scope = scope
+        self._scope, self._process = scope, os.getpid()
         self._monitors: dict[int, LoaderMonitor] = {}
         """By process: a trial is forked from the one that has entered the scope."""
 
@@ -80,7 +80,8 @@ class _Supervised:
         process = os.getpid()
         if process not in self._monitors:
             require_engine()
-            scope = open_scope(protects=False)
+            # The warden of a trial removes the trial's folder, and may kill this supervisor before.
+            scope = open_scope(protects=False, has_folder=process == self._process)
             self._monitors[process] = self._scope.enter_context(scope)[1]
         return self._monitors[process]
 

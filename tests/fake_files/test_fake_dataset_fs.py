@@ -5,16 +5,19 @@ import multiprocessing
 import os
 import re
 import shutil
+import subprocess
+import tempfile
+from functools import partial
 from pathlib import Path
 
 import pytest
 from torch.utils.data import ConcatDataset, DataLoader
 
 import pytest_dataloader_faults as package
-from pytest_dataloader_faults import inject
+from pytest_dataloader_faults import inject, run_trial
 from pytest_dataloader_faults.exceptions import InvalidArgumentError
 from pytest_dataloader_faults.fake_files import FakeDatasetFs
-from pytest_dataloader_faults.faults import ReadError
+from pytest_dataloader_faults.faults import ReadError, TruncatedFile
 from support.fake_datasets import (
     COUNT,
     FOLDER,
@@ -137,19 +140,106 @@ def test_changes_of_a_worker_stay_in_its_copy(files):
     assert not os.path.lexists("/cache.bin")
 
 
-def write_to_mounted(path: str) -> bytes:
-    """Write to a real file that pyfakefs shows."""
-    with pytest.raises(PermissionError), open(path, "r+b") as file:
-        file.write(b"changed")
-    with pytest.raises(PermissionError):
-        os.unlink(path)
+def attack(real: str) -> list[str]:
+    """Try to change the files in the folder *real* in many ways; those that raised nothing."""
+    up = "../" * 12
+    os.symlink(up + real, "/fake/relative")
+    os.symlink(real, "/fake/absolute")
+    os.symlink("/proc/self/root" + real, "/fake/by_root")
+    opened = os.open(f"{real}/file", os.O_RDONLY)
+    folder = os.open(real, os.O_RDONLY)
+    ways = ["/fake/relative", "/fake/absolute", "/fake/by_root", real, "/mounted", "/fake/mounted"]
+    ways += [f"/proc/self/root{real}", f"/proc/self/fd/{folder}", f"/fake/..{real}"]
+    tries = {
+        **{f"write {way}": partial(Path(way, "file").write_text, "changed") for way in ways},
+        **{f"create {way}": partial(Path(way, "new").write_text, "new") for way in ways},
+        **{f"unlink {way}": partial(os.unlink, f"{way}/file") for way in ways},
+        **{f"rename {way}": partial(os.rename, f"{way}/file", f"{way}/other") for way in ways},
+        **{f"truncate {way}": partial(os.truncate, f"{way}/file", 0) for way in ways},
+        **{f"chmod {way}": partial(os.chmod, f"{way}/file", 0) for way in ways},
+        "reopen": partial(Path(f"/proc/self/fd/{opened}").write_text, "changed"),
+        "reopen by /dev": partial(Path(f"/dev/fd/{opened}").write_text, "changed"),
+        "by dir_fd": partial(os.unlink, "file", dir_fd=folder),
+        "by a program": partial(subprocess.run, ["sh", "-c", f"rm {real}/file"], check=True),
+    }
+    return [name for name, action in tries.items() if _succeeds(action)]
+
+
+def _succeeds(action) -> bool:
+    try:
+        action()
+    except (OSError, subprocess.CalledProcessError):
+        return False
+    return True
+
+
+class Attacks(FakeRecords):
+    """Attacks the files in a real folder in its first sample."""
+
+    def __init__(self, real: str) -> None:
+        super().__init__()
+        self.real = real
+
+    def __getitem__(self, index):
+        return attack(self.real)
+
+
+def test_a_worker_changes_no_real_file(tmp_path, files):
+    files.pause()
+    (tmp_path / "file").write_text("content")
+    before = os.stat(tmp_path / "file")
+    files.resume()
+    files.add_real_directory(tmp_path, target_path="/mounted")
+    files.create_symlink("/fake/mounted", "/mounted")
+    loader = DataLoader(Attacks(str(tmp_path)), num_workers=1, batch_size=None)
+    succeeded = next(iter(loader))
+    files.pause()
+    assert os.listdir(tmp_path) == ["file"]
+    assert (tmp_path / "file").read_text() == "content"
+    after = os.stat(tmp_path / "file")
+    assert (after.st_mode, after.st_mtime_ns) == (before.st_mode, before.st_mtime_ns)
+    assert succeeded == []
+
+
+def use_links_and_mounts(path: str) -> bytes:
+    """What only the walk of a path through links, mounts and descriptors shows."""
+    assert sorted(os.listdir("/")) == ["fake", "mounted", "tmp"]
+    assert os.listdir("/mounted") == ["a.bin"]
+    assert Path("/fake/link/a.bin").read_bytes() == Path("/mounted/a.bin").read_bytes() == b"real"
+    os.chdir("/fake")
+    assert Path("../mounted/a.bin").read_bytes() == b"real"
+    assert Path("../../../fake/loop/../records").is_dir()
+    subprocess.run(["touch", "/fake/touched"], check=True)  # noqa: S607
+    subprocess.run(["cp", "/fake/touched", "/fake/copied"], check=True)  # noqa: S607
+    os.mkfifo("/fake/pipe")
+    with pytest.raises(OSError, match="No such device"):
+        os.open("/fake/pipe", os.O_RDONLY)
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        os.stat("a", dir_fd=999)
+    assert os.path.exists("/fake/copied")
     return by_number(path)
 
 
-def test_a_worker_does_not_change_a_mounted_file(records, files):
-    files.add_real_directory(records, target_path="/mounted")
-    loader = DataLoader(FakeRecords("/mounted", read=write_to_mounted), num_workers=1)
-    assert len(_bytes_of(loader)) == 16
+def test_links_lead_where_they_do_in_pyfakefs(tmp_path, files):
+    files.pause()
+    (tmp_path / "a.bin").write_bytes(b"real")
+    files.resume()
+    files.add_real_directory(tmp_path, target_path="/mounted")
+    assert os.listdir("/mounted") == ["a.bin"]
+    files.create_symlink("/fake/link", "/mounted")
+    files.create_symlink("/fake/loop", "../fake/records")
+    loader = DataLoader(FakeRecords(read=use_links_and_mounts), num_workers=1, batch_size=None)
+    assert next(iter(loader))[0].tolist() == RIGHT[0]
+
+
+def test_a_trial_removes_its_copies(tmp_path, monkeypatch):
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    with FakeDatasetFs() as files:
+        write_fake_records(files)
+        run_trial(FakeRecords, ReadError("*/03.rec"))
+        run_trial(FakeRecords, TruncatedFile("*/03.rec", keep=1))
+    assert [each for each in os.listdir(tmp_path) if each.startswith("dlf-")] == []
 
 
 @pytest.mark.parametrize("order", [("fs", "fake_dataset_fs"), ("fake_dataset_fs", "fs")])

@@ -101,8 +101,8 @@ def open_request(call: Syscall) -> PathRequest:
         flags, _, resolve = OPEN_HOW.unpack(read_argument(call, flags, OPEN_HOW.size))
     if resolve & RESOLVE_IN_ROOT:
         name = name.lstrip(b"/")
-    changes = bool(flags & CHANGING_FLAGS)
-    return PathRequest(*resolve_path(call, name, changes=changes), flags & 0xFFFFFFFF, resolve)
+    resolved = resolve_path(call, name, flags, changes=bool(flags & CHANGING_FLAGS))
+    return PathRequest(*resolved, flags & 0xFFFFFFFF, resolve)
 
 
 _OF_LINKS = (
@@ -112,19 +112,26 @@ _OF_LINKS = (
 """Calls that examine a symbolic link itself, without a flag."""
 
 
-def stat_request(call: Syscall) -> PathRequest:
-    """What *call* examines: a link itself, instead of its target, by O_NOFOLLOW."""
+def stat_flags(call: Syscall) -> int:
+    """O_NOFOLLOW if *call* examines a link itself, instead of its target."""
     place = call.facts.flags_at
     by_name = call.name in _OF_LINKS
     not_behind = call.arguments[place] & AT_SYMLINK_NOFOLLOW if place else by_name
-    resolved = resolve_path(call, read_path(call), changes=call.name in CHANGING_ATTRIBUTES)
-    return PathRequest(*resolved, os.O_NOFOLLOW if not_behind else 0)
+    return os.O_NOFOLLOW if not_behind else 0
 
 
-def resolve_path(call: Syscall, name: bytes, *, changes: bool) -> _ResolvedPath:
+def stat_request(call: Syscall) -> PathRequest:
+    """What *call* examines: a link itself, instead of its target, by O_NOFOLLOW."""
+    flags, changes = stat_flags(call), call.name in CHANGING_ATTRIBUTES
+    return PathRequest(*resolve_path(call, read_path(call), flags, changes=changes), flags)
+
+
+def resolve_path(
+    call: Syscall, name: bytes, flags: int = 0, *, changes: bool = False
+) -> _ResolvedPath:
     """The file that a call of the open(2) or stat(2) kind is about; *name* is its path argument.
 
-    *changes*: it may create the file, or change it.
+    *flags*: O_NOFOLLOW for a link itself. *changes*: it may create the file, or change it.
     """
     raw = absolute_path(call, name)
     try:
@@ -135,7 +142,7 @@ def resolve_path(call: Syscall, name: bytes, *, changes: bool) -> _ResolvedPath:
         link = "/proc/{}/fd/{}".format(*descriptor)
         return _ResolvedPath(name_in(call.tree, _read_link(link)), link, is_descriptor=True)
     if call.tree is not None:
-        raw = call.tree.locate(raw, changes=changes)
+        raw = call.tree.locate(raw, changes=changes, follows=not flags & os.O_NOFOLLOW)
     if "/../" not in f"{raw}/":
         return _ResolvedPath(name_in(call.tree, os.path.abspath(raw)), raw)
     folder, base = os.path.split(raw.rstrip("/"))

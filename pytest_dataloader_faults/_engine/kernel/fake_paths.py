@@ -12,14 +12,16 @@ from __future__ import annotations
 import ctypes
 import errno
 import os
+import stat
 from collections.abc import Mapping
 from typing import Any
 
 from pytest_dataloader_faults._engine.calls import CHANGING_ATTRIBUTES, Role
 from pytest_dataloader_faults._engine.fake import FakeTree
 from pytest_dataloader_faults._engine.kernel import caller, linux
-from pytest_dataloader_faults._engine.kernel.caller import Syscall
+from pytest_dataloader_faults._engine.kernel.caller import BadSyscallError, Syscall
 from pytest_dataloader_faults._engine.kernel.syscalls import STAT_LENGTHS, STATX_LENGTH, Listener
+from pytest_dataloader_faults._engine.system import proc
 
 _LONGEST_PATH = 4096
 _TIMES_SIZE = 32
@@ -48,29 +50,53 @@ class FakePathListener(Listener):
                 self._open(call, *paths.values())
             else:
                 self.return_value(call, self._make(call, paths))
+        except BadSyscallError:  # The kernel refuses it, or it is about a descriptor alone.
+            super().continue_syscall(call)
         except OSError as error:
             self.fail(call, error.errno or errno.EIO)
 
     def _locate_paths(self, call: Syscall) -> dict[int, str] | None:
         """Where the files are that *call* names, by argument; None if all are where it says.
 
-        Raises PermissionError if it would change a file that pyfakefs reads from the disk.
+        Raises PermissionError if it would change a real file.
         """
-        places = [call.facts.path_at, call.facts.new_path_at]
-        changes, is_fake, paths = _changes(call), False, {}
-        for place in (each for each in places if each is not None):
+        places = (each for each in (call.facts.path_at, call.facts.new_path_at) if each is not None)
+        changes, paths, is_fake = _changes(call), {}, False
+        for place in places:
             name = caller.read_path(call, place)
             path = caller.absolute_path(call, name, place)
-            paths[place] = located = self._tree.locate(path, changes=changes)
-            if changes and self._tree.is_mounted(located):
+            paths[place] = located = self._locate(call, path, _follows(call, place))
+            if changes and not self._may_change(call, located):
                 raise PermissionError(errno.EACCES, "a real file")
-            is_fake |= bool(name) and located != os.path.normpath(path)
+            is_plain = located == os.path.normpath(path) and "/../" not in f"{path}/"
+            is_fake |= bool(name) and not is_plain
             if name.endswith(b"/"):
                 paths[place] += "/"
         return paths if is_fake else None
 
+    def _locate(self, call: Syscall, path: str, follows: bool) -> str:
+        """Where *path* is; it, or a link that it leads to, may lead by way of /proc."""
+        located = self._tree.locate(
+            proc.resolve_folder_link(path, call.pid), changes=_changes(call), follows=follows
+        )
+        if located.startswith("/proc/"):
+            target = proc.resolve_folder_link(located, call.pid)
+            if target != located:
+                return self._locate(call, target, follows)
+        return located
+
+    def _may_change(self, call: Syscall, located: str) -> bool:
+        """Whether what is *located* there is no real file, nor a descriptor of one."""
+        if descriptor := proc.parse_descriptor_path(located, call.pid):
+            located = proc.link_of(*descriptor)
+        return not located.startswith("/") or self._tree.may_change(located)
+
     def _open(self, call: Syscall, path: str) -> None:
         flags, mode = _flags_and_mode(call)
+        if os.path.lexists(path) and stat.S_ISFIFO(os.lstat(path).st_mode):
+            raise OSError(errno.ENXIO, "this process would wait for the other end")
+        if flags & os.O_PATH:  # Such a descriptor cannot be passed on.
+            flags &= ~(os.O_PATH | os.O_ACCMODE)
         file = os.open(path, flags | os.O_CLOEXEC, mode)
         try:
             self.return_fd(call, file, flags)
@@ -86,8 +112,8 @@ class FakePathListener(Listener):
         arguments: list[Any] = [ctypes.c_ulong(each) for each in call.arguments]
         for place, path in paths.items():
             arguments[place] = ctypes.c_char_p(os.fsencode(path))
-        if call.name in ("symlink", "symlinkat"):
-            arguments[0] = ctypes.c_char_p(self._link_target(call))
+        if call.name in ("symlink", "symlinkat"):  # A target is a fake path, as the link itself.
+            arguments[0] = ctypes.c_char_p(caller.read_path(call, 0))
         behind = (call.facts.path_at or 0) + 1
         if call.name == "utimensat" and call.arguments[behind]:
             times = linux.read_memory(call.pid, call.arguments[behind], _TIMES_SIZE)
@@ -104,18 +130,10 @@ class FakePathListener(Listener):
             return value
         data = result.raw[: STATX_LENGTH if call.name == "statx" else STAT_LENGTHS[linux.MACHINE]]
         if is_link:
-            target = os.fsencode(self._tree.name(os.fsdecode(result.raw[:value])))
-            data = target[: call.arguments[behind + 1]]
+            data = result.raw[: min(value, call.arguments[behind + 1])]
             value = len(data)
         linux.write_memory(call.pid, call.arguments[result_at], data)
         return value
-
-    def _link_target(self, call: Syscall) -> bytes:
-        """What a link contains that *call* makes: an absolute target is a fake path."""
-        target = os.fsdecode(caller.read_path(call, 0))
-        if target.startswith("/"):
-            target = self._tree.locate(target, changes=True)
-        return os.fsencode(target)
 
 
 def _changes(call: Syscall) -> bool:
@@ -123,6 +141,19 @@ def _changes(call: Syscall) -> bool:
     if call.facts.role is Role.OPENS:
         return bool(_flags_and_mode(call)[0] & caller.CHANGING_FLAGS)
     return call.facts.role is Role.CHANGES or call.name in CHANGING_ATTRIBUTES
+
+
+def _follows(call: Syscall, place: int) -> bool:
+    """Whether *call* is about the target of a link at the end of the path at *place*."""
+    if call.facts.role is Role.OPENS:
+        flags = _flags_and_mode(call)[0]
+        is_exclusive = flags & os.O_CREAT and flags & os.O_EXCL
+        return not (flags & os.O_NOFOLLOW or is_exclusive)
+    if call.facts.role is Role.CHANGES:
+        is_old = place == call.facts.path_at
+        is_linked = call.name == "linkat" and call.arguments[4] & linux.AT_SYMLINK_FOLLOW
+        return call.name == "truncate" or bool(is_old and is_linked)
+    return not caller.stat_flags(call)
 
 
 def _flags_and_mode(call: Syscall) -> tuple[int, int]:

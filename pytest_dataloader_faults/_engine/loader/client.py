@@ -48,13 +48,19 @@ class SupervisorClient:
     """The connection to a running supervisor, while its scope lasts."""
 
     def __init__(
-        self, plan: FaultPlan, stacks: bool, running: protocol.SupervisorHandle | None
+        self,
+        plan: FaultPlan,
+        stacks: bool,
+        running: protocol.SupervisorHandle | None,
+        *,
+        has_folder: bool = True,
     ) -> None:
         self._lock = threading.Lock()
         self._closed = self._stopped = False
         self._unsent: list[protocol.FromLoader] = []
         # A trial has its own folder.
-        self._folder = None if running else temporary.name_for_sockets()
+        is_needed = running is None and has_folder
+        self._folder = temporary.name_for_sockets() if is_needed else None
         if fake_files() is not None:
             plan = replace(plan, spared=(*plan.spared, os.path.realpath(self.folder)))
         if running is None:

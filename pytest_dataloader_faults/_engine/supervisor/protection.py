@@ -413,7 +413,7 @@ def _real_path(
     name = os.fsdecode(caller.read_path(call, place))
     if call.tree is not None:
         path = caller.absolute_path(call, os.fsencode(name), place)
-        name = call.tree.locate(path, changes=True)
+        name = call.tree.locate(path, changes=True, follows=follows)
     # Only a process that may have another root folder pays for reading that.
     root = "/" if not worker.identities.difference(call.pid) else _link(f"/proc/{call.pid}/root")
     start = root if name.startswith("/") else _link(caller.folder_link(call, place))

@@ -85,7 +85,7 @@ class Refusals:
 
     def refuse(self, worker: WorkerState, call: Syscall) -> bool:
         """Let *call* fail if it would change files for good, or could do so unseen."""
-        if self._has_faults and call.name in _UNSEEN_USES:
+        if (self._has_faults or call.tree) and call.name in _UNSEEN_USES:
             worker.listener.fail(call, errno.EPERM)
             return True
         loss = self._protection.find_loss(worker, call)

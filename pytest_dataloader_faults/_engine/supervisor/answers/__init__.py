@@ -98,5 +98,5 @@ def _note_exhaustion(worker: WorkerState, call: Syscall) -> None:
     numbers = proc.descriptors(call.pid)
     is_full = all(number in numbers for number in range(worker.limit or 0))
     name = caller.read_path(call) if is_full and call.facts.role is Role.OPENS else None
-    path = "" if name is None else caller.resolve_path(call, name, changes=False).path
+    path = "" if name is None else caller.resolve_path(call, name).path
     worker.policy.note_allocation(Operation(call.name, path, call.pid), is_full=is_full)
