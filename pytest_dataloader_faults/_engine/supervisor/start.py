@@ -81,11 +81,18 @@ def _serve(
         if shared_memory is not None:
             scope.callback(_remove_shared_memory, message, shared_memory, supervisor)
         supervisor.services = replace(supervisor.services, bytes_read=bytes_read)
-        signal.signal(signal.SIGTERM, lambda _number, _frame: supervisor.end())
+        _end_by_signal(supervisor)
+        # A second signal would interrupt the removal.
+        scope.callback(signal.signal, signal.SIGTERM, signal.SIG_IGN)
         signal.signal(REPORT_SIGNAL, lambda _number, _frame: supervisor.report())
         channel.send(Done(refused))
         supervisor.run()
+    _end_by_signal(supervisor)
     supervisor.run_for_others()
+
+
+def _end_by_signal(supervisor: Supervisor) -> None:
+    signal.signal(signal.SIGTERM, lambda _number, _frame: supervisor.end())
 
 
 # Some facts about the segments of a dead worker. By torch's strategy "file_descriptor", a segment
