@@ -105,7 +105,7 @@ class FakeTree:
     def name(self, path: str) -> str:
         """The fake path of the file that is at *path* on the disk; *path* itself if it is real."""
         if is_below(path, [self.folder]):
-            return path.removeprefix(self.folder) or "/"
+            return self._visible(path)
         mount = next((each for each, real in self.mounts.items() if is_below(path, [real])), None)
         return path if mount is None else mount + path.removeprefix(self.mounts[mount])
 

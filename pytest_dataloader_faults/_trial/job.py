@@ -216,7 +216,7 @@ class ReferenceJob(Job):
 
     Attributes:
         batches: The indices to read, by default as the loader's sampler draws.
-        displaced: Each gets the random numbers of the index that is less by so many.
+        displaced: Each sample gets the random numbers of the index that is smaller by this number.
         seconds: If the samples would take longer, fewer are read.
         adapts_comparison: Whether to compare samples less closely if two reads of them disagree.
     """

@@ -8,7 +8,7 @@ warden reads it while the trial runs, and pytest makes the outcome of it when th
 Event                  When                                           Who reads it
 =====================  =============================================  ==========================
 ``ProcessesStarted``   first of all; an iterator has started workers  warden
-``Turn``               from now on the time of somebody else passes   warden
+``Turn``               it changes whose time passes                   warden
 ``FaultsArmed``        a supervisor follows the workers               warden
 ``PhaseStarted``       the next part of the trial starts              warden, outcome, timeline
 ``FactsFound``         a part of the outcome is known                 outcome

@@ -205,7 +205,7 @@ def walk(start: str, name: str, root: str, thread: int, *, follows: bool) -> str
         elif path == "/proc/thread-self":
             path = f"/proc/{proc.status(thread).process}/task/{thread}"
         elif names or follows:
-            kind = _kind_of(path)
+            kind = kind_of(path)
             if kind == stat.S_IFREG and names:  # It is not a folder.
                 raise BadSyscallError
             if kind == stat.S_IFLNK:
@@ -218,7 +218,7 @@ def walk(start: str, name: str, root: str, thread: int, *, follows: bool) -> str
     return path
 
 
-def _kind_of(path: str) -> int:
+def kind_of(path: str) -> int:
     """S_IFREG and so on, of a link itself; 0 if there is nothing."""
     try:
         return stat.S_IFMT(os.lstat(path).st_mode)

@@ -65,7 +65,8 @@ class FakePathListener(Listener):
         for place in places:
             name = caller.read_path(call, place)
             path = caller.absolute_path(call, name, place)
-            paths[place] = located = self._locate(call, path, _follows(call, place))
+            how = {"changes": changes, "follows": _follows(call, place)}
+            paths[place] = located = self._locate(call.pid, path, **how)
             if changes and not self._may_change(call, located):
                 raise PermissionError(errno.EACCES, "a real file")
             is_plain = located == os.path.normpath(path) and "/../" not in f"{path}/"
@@ -74,16 +75,11 @@ class FakePathListener(Listener):
                 paths[place] += "/"
         return paths if is_fake else None
 
-    def _locate(self, call: Syscall, path: str, follows: bool) -> str:
-        """Where *path* is; it, or a link that it leads to, may lead by way of /proc."""
-        located = self._tree.locate(
-            proc.resolve_folder_link(path, call.pid), changes=_changes(call), follows=follows
-        )
-        if located.startswith("/proc/"):
-            target = proc.resolve_folder_link(located, call.pid)
-            if target != located:
-                return self._locate(call, target, follows)
-        return located
+    def _locate(self, pid: int, path: str, **how: bool) -> str:
+        """Where *path* of *pid* is; it, or a link that it leads to, may lead by way of /proc."""
+        located = self._tree.locate(proc.resolve_folder_link(path, pid), **how)
+        target = proc.resolve_folder_link(located, pid)
+        return located if target == located else self._locate(pid, target, **how)
 
     def _may_change(self, call: Syscall, located: str) -> bool:
         """Whether what is *located* there is no real file, nor a descriptor of one."""
@@ -93,7 +89,7 @@ class FakePathListener(Listener):
 
     def _open(self, call: Syscall, path: str) -> None:
         flags, mode = _flags_and_mode(call)
-        if os.path.lexists(path) and stat.S_ISFIFO(os.lstat(path).st_mode):
+        if caller.kind_of(path) == stat.S_IFIFO:
             raise OSError(errno.ENXIO, "this process would wait for the other end")
         if flags & os.O_PATH:  # Such a descriptor cannot be passed on.
             flags &= ~(os.O_PATH | os.O_ACCMODE)

@@ -303,7 +303,7 @@ def run_in_child(action: Callable[[], bytes], seconds: float) -> bytes:
 class ChildCall:
     """A call of *action* in a child process.
 
-    The child is forked now, and calls it when the answer is asked for.
+    The child is forked now, and calls *action* when its answer is requested.
     """
 
     def __init__(self, action: Callable[[], bytes]) -> None:

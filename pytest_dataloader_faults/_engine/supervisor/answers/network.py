@@ -234,7 +234,7 @@ class Relayed:
         return not (awaits_another or self._has_ended or self._is_cut)
 
     def _answer(self, answer: Answer) -> bool:
-        """Answer a request instead of the peer; whether the connection goes on."""
+        """Answer a request in place of the peer, and return whether the connection goes on."""
         self._is_asked = True
         is_whole = self._return(answer.data)
         if is_whole and answer.closes:
