@@ -8,6 +8,7 @@ import os
 import sys
 from collections.abc import Callable
 
+from pytest_dataloader_faults._engine.fake import require_real_functions
 from pytest_dataloader_faults._engine.system import proc
 from pytest_dataloader_faults._engine.system.processes import fork, reap, run_in_child
 from pytest_dataloader_faults.exceptions import EngineUnavailableError
@@ -60,7 +61,9 @@ def explain_missing_engine() -> str | None:
 
     Raises:
         OSError: All descriptors are in use, so that cannot be tested.
+        InvalidArgumentError: pyfakefs has replaced the functions that find it out.
     """
+    require_real_functions()
     if (reason := _explain_unusable_system()) is not None:
         return reason
     # A child that was killed or stopped proves nothing about the kernel: try another one.
@@ -70,6 +73,7 @@ def explain_missing_engine() -> str | None:
 
 def require_engine() -> None:
     """Raise the error of ``unavailable`` if no fault can be injected here."""
+    require_real_functions()
     if explain_missing_engine() is not None:
         raise unavailable()
 

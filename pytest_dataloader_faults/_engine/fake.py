@@ -11,6 +11,7 @@ everything that would create, change or remove a name: no worker changes real fi
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import stat
@@ -21,6 +22,7 @@ from dataclasses import dataclass
 from multiprocessing.util import get_temp_dir
 from typing import Any
 
+from pytest_dataloader_faults.exceptions import InvalidArgumentError
 from pytest_dataloader_faults.faults.globs import is_below
 
 _MOST_LINKS = 40
@@ -38,6 +40,20 @@ def fake_files() -> Any:
     """The fake file system that this process sees in the place of the real one; else None."""
     current = patcher()
     return None if current is None else current.fs
+
+
+scopes_with_workers: list[contextlib.ExitStack] = []
+"""The open scopes in which pyfakefs leaves our own functions, and those of loaders, as they are."""
+
+
+def require_real_functions() -> None:
+    """Raise an error if pyfakefs has replaced the functions that start and watch processes."""
+    if not scopes_with_workers and patcher() is not None:
+        message = (
+            "pyfakefs is already active, and has replaced the functions that start and watch"
+            " processes. Enter FakeDatasetFs before the Patcher, or use it instead of the Patcher"
+        )
+        raise InvalidArgumentError(message)
 
 
 @dataclass(frozen=True, eq=False)

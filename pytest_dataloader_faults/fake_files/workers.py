@@ -23,10 +23,13 @@ from multiprocessing.util import get_temp_dir
 from typing import TYPE_CHECKING, Any
 
 from pytest_dataloader_faults._engine import require_engine
-from pytest_dataloader_faults._engine.fake import fake_files, patcher
+from pytest_dataloader_faults._engine.fake import (
+    fake_files,
+    require_real_functions,
+    scopes_with_workers,
+)
 from pytest_dataloader_faults._engine.scope import open_scope
 from pytest_dataloader_faults._engine.system.imports import import_late_modules
-from pytest_dataloader_faults.exceptions import InvalidArgumentError
 
 if TYPE_CHECKING:
     from pytest_dataloader_faults._engine.loader.iterator import LoaderMonitor
@@ -117,23 +120,14 @@ _OUR_FOLDER = (
 """Modules that a test may call. After the test, pyfakefs forgets those imported under it."""
 
 
-_scopes: list[contextlib.ExitStack] = []
-"""Those of ``_real_modules`` that are open."""
-
-
 @contextlib.contextmanager
 def _real_modules() -> Iterator[None]:
     """In this scope loaders can start workers under pyfakefs. Enter it before pyfakefs starts."""
-    if not _scopes and patcher() is not None:
-        message = (
-            "pyfakefs is already active, and has replaced the functions that start processes. Enter"
-            " FakeDatasetFs before the Patcher, or use it instead of the Patcher"
-        )
-        raise InvalidArgumentError(message)
+    require_real_functions()
     with contextlib.ExitStack() as undo:
-        _scopes.append(undo)
-        undo.callback(_scopes.remove, undo)
-        if len(_scopes) == 1:
+        scopes_with_workers.append(undo)
+        undo.callback(scopes_with_workers.remove, undo)
+        if len(scopes_with_workers) == 1:
             _load_what_tests_call()
             _exclude_machinery(undo)
         yield

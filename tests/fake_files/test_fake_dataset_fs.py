@@ -274,13 +274,14 @@ def test_no_module_of_ours_takes_its_files_from_pathlib():
 _PATHLIB = re.compile(r"^ *(import pathlib|from pathlib import (?!PurePath$))", re.MULTILINE)
 
 
-def test_it_comes_before_a_patcher_of_one_s_own():
+@pytest.mark.parametrize("scope", [FakeDatasetFs(), inject(ReadError("*"))], ids=["fake", "inject"])
+def test_it_comes_before_a_patcher_of_one_s_own(scope):
     from pyfakefs.fake_filesystem_unittest import Patcher
 
     with (
         Patcher(),
         pytest.raises(InvalidArgumentError, match="before the Patcher"),
-        FakeDatasetFs(),
+        scope,
     ):
         pass
 
