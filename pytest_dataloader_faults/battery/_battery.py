@@ -320,7 +320,7 @@ class Battery:
         }
         if not scenario.ranks:
             return fault_free_run.run_trial(*scenario.faults, **arguments)
-        arguments["shares_folder"] = scenario.shares_folder
+        arguments |= {"on_rank": scenario.on_rank, "shares_folder": scenario.shares_folder}
         return self._ranks.run_trial(*scenario.faults, **arguments)
 
     def _changes_for(self, scenario: Scenario) -> dict[str, Any]:

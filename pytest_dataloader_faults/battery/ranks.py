@@ -73,14 +73,21 @@ class FaultFreeRanks:
         passes = rank.passes if len(first_workers) == len(rank.processes) else rank.passes[:1]
         rank = replace(rank, passes=passes, processes=tuple(reversed(first_workers.values())))
         settings = self.run.settings
-        return Workload.of(rank, settings.files, ranks=settings.ranks)
+        workload = Workload.of(rank, settings.files, ranks=settings.ranks)
+        return replace(workload, at_rest=self.run.workload.at_rest)
 
-    def run_trial(self, *faults: Fault, shares_folder: bool, **arguments: Any) -> Outcome:
-        """One trial of all ranks; *arguments* are those of ``FaultFreeRun.job``."""
+    def run_trial(
+        self, *faults: Fault, on_rank: int | None, shares_folder: bool, **arguments: Any
+    ) -> Outcome:
+        """One trial of all ranks; *arguments* are those of ``FaultFreeRun.job``.
+
+        *on_rank*: the rank that gets the faults; None for ``faulty_rank``.
+        """
         if faults or shares_folder:
             self._require_agreement()
         shares_folder = shares_folder or self.shares_folder
-        return _run(self.run, *faults, on_rank=self.faulty_rank, shares=shares_folder, **arguments)
+        on_rank = self.faulty_rank if on_rank is None else on_rank
+        return _run(self.run, *faults, on_rank=on_rank, shares=shares_folder, **arguments)
 
     @functools.cached_property
     def reference(self) -> Reference:

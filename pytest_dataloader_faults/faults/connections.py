@@ -86,6 +86,10 @@ class ConnectionClosed(_TruncatedResponse):
     """
 
 
+def _is_status(value: object) -> bool:
+    return allow.is_int(value, 400, 599) or allow.is_int(value, 200, 200)
+
+
 @kind
 @dataclass(frozen=True, slots=True, repr=False)
 class HttpError(Triggered, NetworkFault):
@@ -94,7 +98,8 @@ class HttpError(Triggered, NetworkFault):
     The server does not receive the request. Each worker counts its own requests: *nth* is the
     first that fails.
 
-    *status* is a number from 400 to 599. *body* is the page; with None, a short one that names the
+    *status* is a number from 400 to 599, or 200: some servers send the page of a login or of an
+    exceeded quota as if it were the data. *body* is the page; with None, a short one that names the
     status and the request. *retry_after* is the number of seconds in the Retry-After header; with
     None, the response has no such header. Only plain HTTP/1.0 and HTTP/1.1 are affected: requests
     in TLS (``https://``) are encrypted, so they pass, and ``Outcome.unobserved`` counts the
@@ -105,7 +110,7 @@ class HttpError(Triggered, NetworkFault):
     effects: ClassVar = Effect.ERROR
     _rules: ClassVar = {
         **NetworkFault._rules,
-        "status": allow.ints(400, 599, "an HTTP status from 400 to 599"),
+        "status": allow.ArgumentRule(_is_status, "200, or an HTTP status from 400 to 599"),
         "body": allow.optional(
             lambda value: isinstance(value, str), "a str, or None for a page with the status"
         ),
@@ -121,3 +126,8 @@ class HttpError(Triggered, NetworkFault):
     def reason(self) -> str:
         """The status and its phrase, such as ``503 Service Unavailable``."""
         return f"{self.status} {PHRASES.get(self.status, 'Error')}"
+
+    @property
+    def claims_success(self) -> bool:
+        """Whether only the page itself shows that it is not the data."""
+        return self.status == HTTPStatus.OK

@@ -282,7 +282,8 @@ def _explains_kind(lines: str, hit: Occurrence) -> bool:
 
 
 def _mentions_content(lines: str, fault: Fault) -> bool:
-    if Effect.BAD_DATA not in fault.effects:
+    is_page = isinstance(fault, HttpError) and fault.claims_success
+    if not (is_page or Effect.BAD_DATA in fault.effects):
         return False
     # tarfile and zipfile raise a KeyError if an archive has no such member.
     stripped = (

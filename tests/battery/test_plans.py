@@ -341,13 +341,18 @@ def test_a_disk_fills_up_halfway(writes, nths, real):
         ("hung-read", [""], faults.HungRead("tcp://*")),
         (
             "connection-error",
-            ["refused", "closed after 1024 bytes of a response", "reset after a few responses"],
-            faults.ConnectionReset("tcp://*", nth=4),
+            [
+                "refused",
+                "closed after 1024 bytes of a response",
+                "reset after a few responses",
+                "reset once, after 1024 bytes of a response",
+            ],
+            faults.ConnectionReset("tcp://*", after=1024, times=1),
         ),
         (
             "http-error",
-            ["404", "503 after a few requests"],
-            faults.HttpError("tcp://*", nth=4, retry_after=0),
+            ["404", "503 after a few requests", "a page with status 200"],
+            faults.HttpError("tcp://*", 200),
         ),
     ],
 )

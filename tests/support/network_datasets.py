@@ -72,13 +72,20 @@ class ByHttp(Dataset[torch.Tensor]):
             return bytes(answer.read())
 
 
+def content_of_sample(answer: requests.Response) -> bytes:
+    """The content of *answer*, which must have the size of a sample."""
+    answer.raise_for_status()
+    if len(answer.content) != SIZE:
+        message = f"{answer.url}: {len(answer.content)} bytes instead of {SIZE}"
+        raise OSError(message)
+    return answer.content
+
+
 class ByRequests(ByHttp):
     """By requests, with a connection for each."""
 
     def read(self, url: str) -> bytes:
-        answer = requests.get(url, timeout=self.limit)
-        answer.raise_for_status()
-        return answer.content
+        return content_of_sample(requests.get(url, timeout=self.limit))
 
 
 class ZerosOnError(ByRequests):
@@ -221,8 +228,7 @@ class Stream(IterableDataset[torch.Tensor]):
             yield from self.samples_of(requests.get(f"{self.url}/{index}.bin", timeout=5))
 
     def samples_of(self, answer: requests.Response) -> Iterator[torch.Tensor]:
-        answer.raise_for_status()
-        yield torch.frombuffer(bytearray(answer.content), dtype=torch.uint8)
+        yield torch.frombuffer(bytearray(content_of_sample(answer)), dtype=torch.uint8)
 
 
 class SkipsMissing(Stream):

@@ -67,6 +67,7 @@ class Scenario(allow.Checked, TrialOptions):
         keep_randomness: Whether random numbers are left unseeded, whatever the contract says. Then
             only types and shapes are compared.
         ranks: Whether the trial has several ranks.
+        on_rank: The rank that gets the faults; None for the last one whose workers read.
         shares_folder: Whether all ranks get the same folder, if make_dataset takes one.
         deadlines: How many times the usual deadline the trial may take.
         require_effect: A function of the workload and the outcome that raises ``NotApplicable`` if
@@ -83,6 +84,7 @@ class Scenario(allow.Checked, TrialOptions):
     circumstance: str = ""
     keep_randomness: bool = False
     ranks: bool = False
+    on_rank: int | None = None
     shares_folder: bool = False
     deadlines: int = 1
     require_effect: Callable[[Workload, Outcome], None] | None = None
@@ -97,6 +99,7 @@ class Scenario(allow.Checked, TrialOptions):
         "measuring": allow.SECONDS,
         "deadlines": allow.ArgumentRule(allow.at_least(1), "an int, 1 or more"),
         "descriptors": allow.optional(allow.at_least(1), "an int, 1 or more, or None"),
+        "on_rank": allow.optional(allow.at_least(0), "an int, 0 or more, or None"),
         "faults": allow.ArgumentRule(_is_faults, "a tuple of faults, such as (OpenError('*.h5'),)"),
         "loader": allow.ArgumentRule(
             _is_loader,

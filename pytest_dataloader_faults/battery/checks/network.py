@@ -60,6 +60,13 @@ NO_TIMEOUT = Cause(
     is_general=True,
 )
 
+APPENDS = Cause(
+    "adds a second response to a part of the first",
+    "A response broke off, and the next one was whole. Discard what came before you request it"
+    " again, or request only the rest, with a Range header, and check the status 206",
+    fix="discard a partial response before a retry",
+)
+
 
 def find_wait_without_timeout(outcome: Outcome, _: Reference) -> Finding | None:
     """A wait that only the loader's timeout ended, because the client has none."""
@@ -101,7 +108,8 @@ def connection_error(workload: Workload) -> Iterator[Scenario]:
     """Before there is a connection, within the content of a response, and after a few responses.
 
     The second one shows whether a dataset takes what came for all of it, and the third one whether
-    it returns a sample again that it has by then.
+    it returns a sample again that it has by then. After the last one, a second request succeeds:
+    the dataset may add the whole response to the part that it has.
     """
     path = workload.connections.path
     yield Scenario(faults=(ConnectError(path),), title="refused")
@@ -115,6 +123,11 @@ def connection_error(workload: Workload) -> Iterator[Scenario]:
         title="reset after a few responses",
         require_effect=_require_firing,
     )
+    yield Scenario(
+        faults=(ConnectionReset(path, after=_WITHIN, times=1),),
+        title=f"reset once, after {_WITHIN} bytes of a response",
+        require_effect=_require_response,
+    )
 
 
 @check(
@@ -126,7 +139,8 @@ def http_error(workload: Workload) -> Iterator[Scenario]:
     """For good, since several equal placeholders can be recognized, but a single one cannot.
 
     What does not exist is missing from the start. An overloaded server comes to be so, when the
-    dataset has samples that it could return again.
+    dataset has samples that it could return again. A page with status 200 is that of a login, or of
+    an exceeded quota.
     """
     path = workload.connections.path
     missing = HttpError(path, int(HTTPStatus.NOT_FOUND))
@@ -136,6 +150,8 @@ def http_error(workload: Workload) -> Iterator[Scenario]:
     yield Scenario(
         faults=(unavailable,), title="503 after a few requests", require_effect=_require_firing
     )
+    page = HttpError(path, int(HTTPStatus.OK))
+    yield Scenario(faults=(page,), title="a page with status 200", require_effect=_require_request)
 
 
 def _nth_response(workload: Workload) -> int:
@@ -175,7 +191,10 @@ def note_on_connections(run: FaultFreeRun) -> tuple[str, ...]:
 
 
 def find_cause(outcome: Outcome, verdict: Verdict, _: Outcome) -> Cause | None:
-    """The cause of a wait for a server, if its client has no timeout."""
+    """The cause of a wait without a timeout, or of a retry that starts from a partial response."""
+    is_retried = any(isinstance(each, ConnectionReset) and each.times for each in outcome.schedule)
+    if verdict is Verdict.CORRUPTED and is_retried:
+        return APPENDS
     waits = any(each.counts_of(UNLIMITED_WAITS) for each in outcome.workers)
     is_of_queue = start_cause(outcome) or sending_cause(outcome)
     return NO_TIMEOUT if verdict is Verdict.HUNG and waits and not is_of_queue else None

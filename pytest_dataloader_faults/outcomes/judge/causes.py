@@ -278,6 +278,12 @@ ERROR_PAGE = Cause(
     fix="call response.raise_for_status() before you use the body",
     is_general=True,
 )
+PAGE_AS_DATA = Cause(
+    "uses the page of a login or of a quota as data",
+    "The server sent a page with status 200, which became part of a sample. Compare the type of the"
+    " content, its length or a checksum with what you expect, and raise an error",
+    fix="check the Content-Type, the length or a checksum of a response",
+)
 _BY_FAULT: dict[type[Fault], Cause] = {
     TruncatedFile: _SHORT_FILE,
     ShortRead: _SHORT_READ,
@@ -296,6 +302,8 @@ def _sample_cause(outcome: Outcome, wrong: Wrong | None, fault_free: Outcome) ->
     may_be_of_file = wrong not in (*_OTHER_SAMPLE, Wrong.IDENTICAL)
     kind = next((each for each in _BY_FAULT if isinstance(fault, each)), None)
     accepted = _BY_FAULT[kind] if kind and may_be_of_file else None
+    if isinstance(fault, HttpError) and accepted and fault.claims_success:
+        accepted = PAGE_AS_DATA
     if accepted in (_SHORT_FILE, _SHORT_READ):  # Then samples may be missing as well.
         return accepted
     if wrong is Wrong.MISSING:

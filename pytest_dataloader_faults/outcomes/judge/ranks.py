@@ -158,7 +158,8 @@ def _judge_ranks(
         sentence = decisive.sentence + _describe_finished(main, outcome)
         return replace(decisive, sentence=sentence)
     order = [main, *(number for number in range(len(by_rank)) if number != main)]
-    causes = (by_rank[number] for number in order if not _is_consequence(outcome.ranks[number]))
+    ranks = outcome.ranks
+    causes = (by_rank[each] for each in order if not _is_consequence(ranks[each], outcome))
     return (
         _find_waiting_rank(outcome, reference, contract)
         or _find_epochs_apart(outcome)
@@ -180,8 +181,11 @@ def _describe_all(finding: Finding, outcome: Outcome, reference: Reference) -> F
     return replace(finding, sentence=finding.sentence + _describe_stopped(outcome))
 
 
-def _is_consequence(rank: Outcome) -> bool:
-    return bool(rank.of(Absence)) or rank.has_lost_rank
+def _is_consequence(rank: Outcome, outcome: Outcome) -> bool:
+    """Whether *rank* failed because another one did: that of *outcome*, if it is by a fault."""
+    is_after_fault = bool(outcome.fired) and outcome.exception is not None and not rank.schedule
+    gave_up = is_after_fault and rank.exception is not None and not rank.delivered
+    return gave_up or bool(rank.of(Absence)) or rank.has_lost_rank
 
 
 def _find_waiting_rank(
@@ -416,7 +420,9 @@ def _describe_finished(main: int, outcome: Outcome) -> str:
 
 def _describe_stopped(outcome: Outcome) -> str:
     """Which ranks stopped because of the one that failed."""
-    numbers = [number for number, each in enumerate(outcome.ranks) if _is_consequence(each)]
+    numbers = [
+        number for number, each in enumerate(outcome.ranks) if _is_consequence(each, outcome)
+    ]
     return f"; {_name_ranks(numbers)} then stopped in time" if numbers else ""
 
 

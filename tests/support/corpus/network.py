@@ -52,7 +52,48 @@ class Served(Records):
 
     def _fetch(self, url: str) -> bytes:
         with urllib.request.urlopen(url, timeout=self.limit) as answer:  # noqa: S310  # our own
+            self._require_record(url, answer.headers["Content-Type"])
             return bytes(answer.read())
+
+    def _require_record(self, url: str, kind: str) -> None:
+        if kind != "application/octet-stream":
+            raise OSError(f"{url}: {kind} in place of a record")
+
+
+class TakesAnyType(Served):
+    """Takes whatever comes with status 200 for a record."""
+
+    def _require_record(self, url: str, kind: str) -> None:
+        """Look at nothing."""
+
+
+class Resumes(Served):
+    """Requests a record again if the connection breaks, and starts from nothing: healthy."""
+
+    def _fetch(self, url: str) -> bytes:
+        data = bytearray()
+        for _ in range(3):
+            try:
+                with requests.get(url, timeout=self.limit, stream=True) as answer:
+                    answer.raise_for_status()
+                    self._require_record(url, answer.headers["Content-Type"])
+                    self._restart(data)
+                    for chunk in answer.iter_content(100):
+                        data += chunk
+                    return bytes(data[: 64 * _TIMES])
+            except requests.RequestException as error:
+                last = error
+        raise last
+
+    def _restart(self, data: bytearray) -> None:
+        data.clear()
+
+
+class RetryAppends(Resumes):
+    """Adds the whole response to the part that came before the connection broke."""
+
+    def _restart(self, data: bytearray) -> None:
+        """Keep what there is."""
 
 
 class ZerosIfRefused(Served):
@@ -128,6 +169,7 @@ class SessionInInit(Served):
     def _fetch(self, url: str) -> bytes:
         answer = self.session.get(url, timeout=self.limit)
         answer.raise_for_status()
+        self._require_record(url, answer.headers["Content-Type"])
         return answer.content
 
 
@@ -165,4 +207,6 @@ CASES: tuple[Case, ...] = (
     Case("N3", WithoutLimit, "hung-read", "hung: without a timeout", Served),
     Case("N4", TakesErrorPage, "http-error", "corrupted: ", Served),
     Case("N5", ZerosIfMissing, "http-error", "corrupted: identical (all zeros)", AnyErrorIfMissing),
+    Case("N6", TakesAnyType, "http-error", "corrupted: ", Served),
+    Case("N7", RetryAppends, "connection-error", "corrupted: ", Resumes),
 )

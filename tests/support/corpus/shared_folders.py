@@ -1,6 +1,8 @@
 """Datasets whose ranks prepare files in one folder: bugs, and twins without them."""
 
+import math
 import os
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,6 +13,7 @@ from torch.utils.data import Dataset, get_worker_info
 from support.corpus.cases import Case
 from support.corpus.ranks import TWO, RankedStream, place
 from support.datasets import SIZE, decode
+from support.waiting import allowed
 
 
 class Downloads(Dataset[Any]):
@@ -61,6 +64,31 @@ class WritesOnRank0ThenMeets(WritesOnRank0):
             torch.distributed.barrier()
 
 
+class WaitsForRank0(WritesOnRank0):
+    """Has the others wait for the file of rank 0, without a limit."""
+
+    limit = math.inf
+
+    def __init__(self, source: Path, folder: Path) -> None:
+        super().__init__(source, folder)
+        end = time.monotonic() + self.limit
+        while not self.file.exists():
+            if time.monotonic() > end:
+                raise TimeoutError(f"rank 0 did not write {self.file}")
+            time.sleep(0.01)
+
+    def write(self) -> None:
+        partial = self.file.with_suffix(".part")
+        partial.write_bytes(self.data)
+        partial.rename(self.file)
+
+
+class WaitsInVain(WaitsForRank0):
+    """Waits for a second at most: healthy."""
+
+    limit = allowed(1.0)
+
+
 class SavesItsPart(RankedStream):
     """Saves what a worker reads in the first epoch, in a file for that worker of any rank."""
 
@@ -102,4 +130,4 @@ CASES: tuple[Case, ...] = tuple(
             WritesOnRank0ThenMeets,
         ),
     )
-)
+) + (Case("O11", WaitsForRank0, "rank-stops", "hung: ", WaitsInVain, TWO),)

@@ -251,7 +251,8 @@ def _make_page(error: HttpError, request: str, number: int) -> str:
     if error.body is not None:
         return error.body
     digest = zlib.crc32(f"{request} {number}".encode())
-    page = _PAGE.format(error.reason, html.escape(request), number, digest)
+    title = "Quota exceeded" if error.claims_success else error.reason
+    page = _PAGE.format(title, html.escape(request), number, digest)
     return page.ljust(_SMALLEST_PAGE)
 
 

@@ -33,7 +33,7 @@ from pytest_dataloader_faults.faults import ReadError, WorkerKilled
 from pytest_dataloader_faults.outcomes import Finding, Outcome, Reference, Verdict
 from pytest_dataloader_faults.outcomes.contract import Cause
 from pytest_dataloader_faults.outcomes.stages import FolderShared, Phase, Stage
-from pytest_dataloader_faults.steps import Epoch, Make, Processes, Step, arm_workers
+from pytest_dataloader_faults.steps import Epoch, Make, Processes, Step, arm_workers, run_epochs
 from pytest_dataloader_faults.wire import Note, register
 
 if TYPE_CHECKING:
@@ -235,8 +235,8 @@ def ranks_agree(workload: Workload) -> Iterator[Scenario]:
 
 @check(
     "rank-stops",
-    "if the disk of one rank fails halfway, or one of its workers dies, all ranks stop in time or"
-    " stay in step",
+    "if the disk of one rank fails, or one of its workers dies, all ranks stop in time or stay in"
+    " step",
     scenario=Scenario(ranks=True),
     preface="The fault was injected into one rank, as if one of several machines had a failing"
     " disk",
@@ -245,13 +245,22 @@ def ranks_agree(workload: Workload) -> Iterator[Scenario]:
     " skipped ones",
 )
 def rank_stops(workload: Workload) -> Iterator[Scenario]:
-    """A death, which the dataset cannot see, and a read error, which it may catch.
+    """A death, which the dataset cannot see, and read errors, which it may catch.
 
-    Halfway, so that each rank has had batches, and is waited for.
+    Halfway, so that each rank has had batches, and is waited for; and in the constructor of rank 0,
+    which may prepare files that the others wait for.
     """
     yield Scenario(faults=(WorkerKilled(),), title="a worker dies")
     if workload.read:
         yield from _fail_halfway(workload)
+    for files in (each.read_by_main_process for each in workload.at_rest if each.is_at_rest):
+        if files:
+            yield Scenario(
+                faults=(ReadError(files.path),),
+                title="rank 0 cannot read in its constructor",
+                on_rank=0,
+                processes=run_epochs(before_init=True)[:1],
+            )
 
 
 @for_each_kind
