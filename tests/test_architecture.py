@@ -3,8 +3,6 @@
 Which layer may import which is in ``pyproject.toml``, for import-linter.
 """
 
-from __future__ import annotations
-
 import ast
 import dataclasses
 import functools

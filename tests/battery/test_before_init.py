@@ -10,10 +10,6 @@ from pytest_dataloader_faults import check_dataset, sweep
 from pytest_dataloader_faults.battery.fault_free_run import BY_FACTORY, BY_WORKERS
 from pytest_dataloader_faults.exceptions import UnusableDatasetError
 from pytest_dataloader_faults.faults import ReadError
-from pytest_dataloader_faults.outcomes.judge.at_rest import (
-    LISTS_FILES,
-    SKIPS_MISSING,
-)
 from support.corpus.at_rest import (
     COUNT,
     CUT,
@@ -21,7 +17,6 @@ from support.corpus.at_rest import (
     EMPTY,
     MISSES,
     MISSING,
-    IfExists,
     KeepsAnIndex,
     Listed,
     ReadMean,
@@ -30,7 +25,6 @@ from support.corpus.at_rest import (
 )
 from support.datasets import SIZE, Records
 from support.results import failure_of, result_of
-from support.rows import slow
 
 NAMES = [MISSING, EMPTY, CUT, DAMAGED]
 
@@ -53,30 +47,10 @@ class ZerosIfGone(Records):
             return torch.zeros(SIZE, dtype=torch.uint8), index
 
 
-class ChecksSizesAtFirst(Records):
-    """Looks at the sizes in the constructor only, and fills up what is cut later."""
-
-    def __init__(self, folder):
-        super().__init__(folder)
-        if short := [path for path in self.paths if path.stat().st_size != SIZE]:
-            message = f"{short[0]} is truncated"
-            raise ValueError(message)
-
-    def __getitem__(self, index):
-        data = self.paths[index].read_bytes()
-        return torch.tensor(list(data.ljust(SIZE, b"\0")), dtype=torch.uint8), index
-
-
-@pytest.mark.parametrize(
-    ("kind", "check"),
-    [(ZerosIfGone, MISSING), slow(ChecksSizesAtFirst, CUT)],
-)
-def test_workers_meet_the_fault_as_well_if_the_constructor_keeps_it_from_them(records, kind, check):
-    result = failure_of(lambda: kind(records), check)
+def test_workers_meet_the_fault_as_well_if_the_constructor_keeps_it_from_them(records):
+    result = failure_of(lambda: ZerosIfGone(records), MISSING)
     assert result.verdict == "corrupted", result.explanation
     assert "in the workers only (corrupted)" in result.explanation
-    healthy = result_of(lambda: Records(records), check)
-    assert healthy.passed, healthy.explanation
 
 
 class ListedInFile(Records):
@@ -195,25 +169,10 @@ class _Uncounted(Listed):
             raise ValueError("wrong number")
 
 
-def test_an_error_need_not_name_a_file_that_was_never_asked_for(tmp_path):
+def test_an_error_after_a_listing_names_no_file_unless_that_is_promised(tmp_path):
+    """Nobody asked for the file, so the error has no original one either."""
     write_files(tmp_path)
-
     assert result_of(lambda: _Uncounted(tmp_path), MISSING).verdict == "failed_cleanly"
-
-
-def test_an_error_after_a_listing_has_no_original_error(tmp_path):
-    write_files(tmp_path)
     sentence = failure_of(lambda: _Uncounted(tmp_path), MISSING, **MISSES).sentence
 
     assert sentence.startswith("ValueError does not say that 08.rec is missing. Say in its message")
-
-
-@pytest.mark.parametrize(
-    ("kind", "options", "cause"), [(Listed, MISSES, LISTS_FILES), (IfExists, {}, SKIPS_MISSING)]
-)
-def test_the_advice_is_about_how_the_dataset_looks_for_files(kind, options, cause, tmp_path):
-    folder = tmp_path / "files"
-    folder.mkdir()
-    write_files(folder)
-
-    assert failure_of(lambda: kind(folder), MISSING, **options).finding.cause == cause

@@ -2,7 +2,6 @@
 
 import contextlib
 import os
-import shutil
 import time
 from types import SimpleNamespace
 
@@ -24,7 +23,7 @@ from support.corpus.caches import (
     Spectrograms,
 )
 from support.datasets import Records
-from support.results import failure_of, failures_of, result_of
+from support.results import failures_of, result_of
 
 
 @pytest.fixture(name="cache")
@@ -96,24 +95,6 @@ def test_a_cache_next_to_its_sources_that_is_poisoned_fails_on_a_copy(sources):
     assert not (sources / "sizes").exists()
 
 
-def _copies(sources, folder):
-    return _Checked(shutil.copytree(sources, folder / "copy"))
-
-
-@pytest.mark.slow
-def test_a_factory_that_copies_cannot_be_called_again_with_its_folder(sources):
-    checks = ["truncated-file", "missing-file"]
-    results = failures_of(lambda folder: _copies(sources, folder), checks)
-    assert {(each.verdict, each.cause) for each in results} == {
-        ("fails_without_fault", "cannot be created twice in the same folder")
-    }
-    for result in results:
-        headline, advice, *_ = result.explanation.splitlines()
-        assert "make_dataset with the same folder, in a new process, raised FileExists" in headline
-        assert "pass copy=FOLDER to the check" in advice
-        assert "was already damaged" not in advice
-
-
 def test_a_copy_is_for_one_trial_and_before_its_faults(sources):
     (sources / "0.bin").rename(sources.parent / "elsewhere")
     (sources / "0.bin").symlink_to(sources.parent / "elsewhere")
@@ -126,14 +107,6 @@ def test_a_copy_is_for_one_trial_and_before_its_faults(sources):
         run_trial(lambda: _Checked(sources), copy=sources)
     with pytest.raises(InvalidArgumentError, match="copy='/no/such' must be an existing folder"):
         run_trial(_Checked, copy="/no/such")
-
-
-def test_a_cache_that_is_seen_early_is_not_a_matter_of_luck(records):
-    result = failure_of(lambda folder: CacheSeenEarly(records, folder), "workers-agree")
-
-    assert (result.verdict, result.failed) == ("corrupted", True)
-    assert result.cause == "reads a file while another worker still writes it"
-    assert "created all.bin, and another opened it" in result.explanation
 
 
 class _LookedForByAll(CacheSeenEarly):

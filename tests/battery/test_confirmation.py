@@ -11,14 +11,11 @@ from pytest_dataloader_faults import check_dataset
 from pytest_dataloader_faults._settings import Settings
 from pytest_dataloader_faults.battery._battery import Battery
 from pytest_dataloader_faults.battery.runner import run_check
-from pytest_dataloader_faults.battery.sweeping import sweep
 from pytest_dataloader_faults.exceptions import (
-    CheckFailedError,
     FlakyCheckWarning,
     InvalidArgumentError,
 )
 from support.datasets import SIZE, Records
-from support.specimens import ZerosOnError
 
 CHECK = "read-error"
 
@@ -89,18 +86,6 @@ def test_an_expected_failure_has_to_pass_twice(records):
         False,
         1,
     )
-
-
-@pytest.mark.slow
-@pytest.mark.filterwarnings("ignore:the sweep stopped:RuntimeWarning")
-def test_a_sweep_confirms_too(fails_once, records):
-    with pytest.warns(FlakyCheckWarning):
-        (result,) = sweep(fails_once, max_trials=1)
-    with pytest.raises(CheckFailedError, match="confirmed: 2 of 2 trials failed"):
-        sweep(lambda: ZerosOnError(records), max_trials=1)
-
-    assert not result.failed
-    assert not result.reproduced
 
 
 class DiesAtTimes(Records):

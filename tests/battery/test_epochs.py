@@ -1,7 +1,5 @@
 """What the checks of two epochs conclude, from facts made by hand and from real trials."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from dataclasses import replace
@@ -10,7 +8,6 @@ from typing import Any
 import pytest
 from torch.utils.data import DataLoader, Sampler
 
-from pytest_dataloader_faults import check_dataset
 from pytest_dataloader_faults._settings import Settings
 from pytest_dataloader_faults._trial import run_trial_job
 from pytest_dataloader_faults._trial.job import TrialJob
@@ -32,8 +29,7 @@ from support.facts import (
     raised,
     revised,
 )
-from support.infinite_loaders import infinite
-from support.random_samples import OwnGenerator, SeedsItself
+from support.random_samples import OwnGenerator
 from support.results import failure_of, result_of
 from support.rows import rows
 from support.samplers import Resumes
@@ -180,24 +176,6 @@ def test_random_numbers_that_repeat_are_found_in_a_shuffled_epoch(records):
     assert first_pass.drawn == second.drawn
     assert "the random samples of epoch 2 are identical to those of epoch 1" in result.sentence
     assert "epoch 2 in the order of epoch 1 (corrupted)" in result.explanation
-
-
-class ReadsItsSampler(DataLoader[Any]):
-    """Looks at what its batch sampler has, as loaders of training frameworks do."""
-
-    def __len__(self) -> int:
-        batches: Any = self.batch_sampler
-        return len(batches.sampler) // batches.batch_size
-
-
-@pytest.mark.slow
-def test_a_loader_may_look_at_its_sampler_while_the_order_repeats(records):
-    make = lambda: infinite(ReadsItsSampler, SeedsItself(records))  # noqa: E731
-    (result,) = check_dataset(make, only="two-epochs", on_fail=None)
-
-    assert result.verdict == "corrupted", result.explanation
-    first_pass, second = result.trials[-1].epochs
-    assert first_pass.drawn == second.drawn
 
 
 @rows(

@@ -3,36 +3,11 @@
 import sys
 import types
 
-import pytest
-
-from pytest_dataloader_faults import check_dataset
 from support.datasets import Records
 from support.results import failure_of
 from support.served import KeepsFile
-from support.specimens import ZerosOnError
 
 SERVED = {"multiprocessing_context": "forkserver"}
-
-
-KILLED = "worker-killed-sending"
-FEW = ["workers-agree", "pickles", "open-error", "truncated-file", "worker-killed", KILLED]
-
-
-def _verdicts(kind, records, loader, **options):
-    results = check_dataset(lambda: kind(records), loader=loader, on_fail=None, **options)
-    return {each.check: (each.verdict, each.passed) for each in results if each.applies}
-
-
-@pytest.mark.slow
-def test_few_verdicts_are_those_of_forked_workers(records):
-    expected = dict.fromkeys(("open-error", "truncated-file"), "it returns zeros")
-    assert _verdicts(ZerosOnError, records, SERVED, only=FEW, expected_failures=expected) == {
-        "workers-agree": ("survived", True),
-        "pickles": ("survived", True),
-        "open-error": ("corrupted", False),
-        "truncated-file": ("corrupted", False),
-        "worker-killed": ("failed_cleanly", True),
-    }
 
 
 def test_what_is_opened_before_the_fork_is_not_shared(records):

@@ -23,7 +23,6 @@ from support.refusals import missing_parts
 from support.results import result_of
 from support.rows import slow
 from support.specimens import TornCache
-from support.troublemakers import Slow
 from support.waiting import allowed
 
 GROWTH = "persistent-workers"
@@ -105,16 +104,6 @@ def test_few_epochs_show_nothing_where_time_ended_them(epochs, changes, says):
 
     assert (refusal is None) == (says is None)
     assert says is None or refusal.reason.startswith(says)
-
-
-@pytest.mark.slow
-def test_the_other_parts_apply_if_there_is_only_time_for_few_epochs(records):
-    result = result_of(lambda: Slow(records, 16, 0.1), GROWTH, deadline=6)
-
-    assert (result.applies, result.passed) == (True, True)
-    assert "tried: two epochs (survived); an epoch after one that was left" in result.explanation
-    assert "not tested: only " in result.explanation
-    assert "fit into half of the deadline, and growth shows after 8" in result.explanation
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,5 @@
 """Indices, ``__getitems__`` and attributes of any kind: the loader looks at what torch looks at."""
 
-import random
 from typing import Any
 
 import numpy as np
@@ -129,9 +128,6 @@ def test_indices_that_have_no_hash(sampler, drawn):
 def test_indices_of_every_kind(size):
     make = _loader(AnyIndex(), sampler=mixed(2), batch_size=size)
     assert _run_checks(make).verdict == "survived"
-
-
-_SYSTEM = random.SystemRandom()
 
 
 @rows(

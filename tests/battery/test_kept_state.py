@@ -2,9 +2,8 @@
 
 import pytest
 import torch
-from torch.utils.data import DataLoader, Sampler, get_worker_info
+from torch.utils.data import DataLoader, get_worker_info
 
-from pytest_dataloader_faults import check_dataset
 from pytest_dataloader_faults.battery.checks import CHECKS
 from pytest_dataloader_faults.outcomes import Pass
 from support.applicability import refusal_of
@@ -12,7 +11,6 @@ from support.corpus.streams import Shards
 from support.datasets import COUNT, Records
 from support.facts import EIO, EPOCH_1, fired, ordinary, revised
 from support.results import failures_of, result_of
-from support.samplers import Resumes
 
 pytestmark = pytest.mark.usefixtures("engine")
 KEPT, ONE_ERROR = "persistent-workers", "read-error-once"
@@ -54,21 +52,6 @@ def test_an_epoch_after_a_complete_one_is_checked(records):
 def _loader(sampler, records):
     """A factory of loaders with more batches than are requested from the workers at once."""
     return lambda: DataLoader(Records(records), sampler=sampler(), batch_size=2, num_workers=2)
-
-
-@pytest.mark.slow
-def test_a_sampler_that_continues_where_it_was_is_corrupted(records):
-    reasons = {
-        KEPT: "after one that was left early",
-        ONE_ERROR: "after one that ended with an error",
-    }
-    for result in failures_of(_loader(lambda: Resumes(range(COUNT)), records), reasons):
-        assert result.verdict == "corrupted", result.explanation
-        epoch = f"in epoch 2, {reasons[result.check]}"
-        assert f"corrupted: {epoch}, the sampler drew " in result.explanation
-        assert "of the 8 batches that its length promises" in result.explanation
-        assert result.cause == "resumes where an interrupted epoch stopped"
-        assert "Start over in every call of its __iter__" in result.explanation
 
 
 def test_a_sampler_of_one_epoch_is_corrupted(records):
@@ -120,29 +103,3 @@ def test_a_kept_sample_that_changes_in_place_passes_in_new_workers(records):
     result = result_of(lambda: DarkensKept(records), "two-epochs")
 
     assert result.passed, result.explanation
-
-
-class UpTo(Sampler[int]):
-    """Draws another number of indices in each epoch; its length is the most."""
-
-    def __init__(self):
-        self.epoch = 0
-
-    def __len__(self):
-        return COUNT
-
-    def __iter__(self):
-        self.epoch += 1
-        return iter(range(COUNT - 4 - self.epoch % 3 * 2))
-
-
-class Unsized(UpTo):
-    """The same without a length."""
-
-    __len__ = None
-
-
-@pytest.mark.slow
-def test_a_sampler_may_vary_how_many_it_draws(records):
-    for result in check_dataset(_loader(Unsized, records), only=(KEPT, "two-epochs", ONE_ERROR)):
-        assert (result.applies, result.passed) == (True, True), result.explanation

@@ -2,13 +2,11 @@
 
 import os
 
-import pytest
-
 from pytest_dataloader_faults import Contract, run_trial
 from pytest_dataloader_faults._trial import take_reference
 from pytest_dataloader_faults.faults import ListingOrder
 from support.corpus.listings import LabeledByPlace
-from support.datasets import COUNT, SIZE, Records
+from support.datasets import SIZE, Records
 from support.judging import judge_trial
 from support.results import failure_of, result_of
 
@@ -59,15 +57,3 @@ def test_a_random_order_is_the_same_in_each_process(records):
     assert {judge_trial(each, reference).verdict for each in outcomes} == {"corrupted"}
     first, second = ([batch.digests for batch in each.delivered] for each in outcomes)
     assert first == second
-
-
-@pytest.mark.slow
-def test_a_rank_with_another_order_reads_the_samples_of_others(records):
-    """Some are read twice and others never, which no contract allows."""
-    options = {"ranks": 2, "contract": Contract(may_reorder=True)}
-    result = failure_of(lambda: AsListed(records), LISTING_ORDER, **options)
-    assert result.verdict == "corrupted", result.explanation
-    delivered = [
-        row for rank in result.outcome.ranks for each in rank.delivered for row in each.digests
-    ]
-    assert len(set(delivered)) < len(delivered) == COUNT

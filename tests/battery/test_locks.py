@@ -86,40 +86,6 @@ def test_a_wait_for_another_job_is_sound(records):
     assert judge_trial(outcome, take_reference(make)).verdict == "survived"
 
 
-class NotesIfFree(Records):
-    """Notes a sample in a file, unless another worker has locked the file: healthy."""
-
-    writes_anyway = False
-
-    def __init__(self, folder: Path, cache: Path) -> None:
-        super().__init__(folder)
-        self.notes = cache / "seen.txt"
-
-    def __getitem__(self, index: int) -> Any:
-        with open(self.notes, "a") as file:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError:
-                if not self.writes_anyway:
-                    return super().__getitem__(index)
-            file.write(f"{index}\n")
-        return super().__getitem__(index)
-
-
-class NotesAnyway(NotesIfFree):
-    """Does not care whether it has the lock, so its workers get in each other's way at any time."""
-
-    writes_anyway = True
-
-
-@pytest.mark.slow
-def test_a_lock_that_workers_refuse_each_other_still_protects_its_file(records):
-    result = failure_of(lambda folder: NotesAnyway(records, folder), CHECK)
-    assert result.sentence == "a worker wrote seen.txt, but could not lock it."
-    healthy = result_of(lambda folder: NotesIfFree(records, folder), CHECK)
-    assert _verdicts(healthy) == dict.fromkeys((HELD, LACKING), "survived")
-
-
 class LocksAtFirst(Records):
     """Writes an index under a lock in its constructor, and reads without one."""
 

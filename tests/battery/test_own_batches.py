@@ -14,20 +14,15 @@ from pytest_dataloader_faults.outcomes.judge.expected import divide
 from support.datasets import Records, RecordStream
 from support.own_batches import (
     ForSoManyWorkers,
-    InWorkersOnlyLeavingOut,
-    LeavesOutWithSource,
     LosesShuffledShards,
     OpenedByInit,
     OwnBatches,
-    ShuffledBatches,
     mixed_up,
     open_handles,
     over_own_batches,
     pairs,
-    with_list_of_metadata,
 )
 from support.results import failure_of
-from support.rows import slow
 from support.specimens import ZerosOnError
 
 pytestmark = pytest.mark.usefixtures("engine")
@@ -39,16 +34,13 @@ def _results(make, *names, **options):
 
 SURVIVES, FAILS = {"workers-agree": "survived"}, {"read-error": "failed_cleanly"}
 FAILS_EARLY = {"missing-file": "failed_cleanly"}
-LISTS = {"collate_fn": with_list_of_metadata, "batch_size": 4}
 PAIRED = {"collate_fn": pairs, "batch_size": 4}
-CORRUPTED, MISSING = {"read-error": "corrupted"}, {"read-error": "corrupted.*missing"}
+CORRUPTED = {"read-error": "corrupted"}
 
 
 @pytest.mark.parametrize(
     ("dataset", "loader", "expected"),
     [
-        slow(LeavesOutWithSource, LISTS, SURVIVES | CORRUPTED),
-        slow(InWorkersOnlyLeavingOut, {}, MISSING),
         (ForSoManyWorkers, {}, SURVIVES | {"pickles": "survived"} | FAILS | FAILS_EARLY),
         (ZerosOnError, PAIRED, CORRUPTED),
     ],
@@ -130,13 +122,6 @@ def test_a_stream_and_a_collate_function_that_needs_several(records):
     loader = {"batch_size": 4, "collate_fn": mixed_up}
     with pytest.raises(UnusableDatasetError, match="cannot be split into samples"):
         _results(partial(RecordStream, records), "workers-agree", loader=loader)
-
-
-@pytest.mark.slow
-def test_a_stream_that_makes_its_own_batches(records):
-    make = partial(over_own_batches, ShuffledBatches, records)
-    agree, failed = _results(make, "workers-agree", "missing-file")
-    assert ("survived", "failed_cleanly") == (agree.verdict, failed.verdict)
 
 
 def test_the_rows_of_each_worker_are_known(records):

@@ -1,6 +1,5 @@
 """Batches whose rows depend on each other, as where a collate_fn pads them."""
 
-import os
 from typing import Any
 
 import pytest
@@ -73,21 +72,6 @@ def test_one_short_sample(tmp_path):
     forgiving = check_dataset(lambda: make(forgiving=True), on_fail=None, **options)
     assert [each.verdict for each in healthy] == ["survived", "survived", "failed_cleanly"]
     assert [each.verdict for each in forgiving] == ["survived", "survived", "corrupted"]
-
-
-@pytest.mark.slow
-def test_ranks_with_one_short_sample(tmp_path):
-    """One rank has it, or both; without ranks, the first 8 samples do not contain it."""
-    path = tmp_path / "lengths"
-    path.write_bytes(bytes(7 if index == 9 else 8 for index in range(16)))
-
-    def make():
-        rank, ranks = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
-        sampler = list(range(16)[rank * 8 :][: 16 // ranks])
-        return DataLoader(Sequences(path), 4, sampler=sampler, num_workers=2, collate_fn=_pad)
-
-    (result,) = check_dataset(make, only="ranks-agree", ranks=2, samples=8, on_fail=None)
-    assert result.verdict == "survived", result.explanation
 
 
 def _pad_what_is_there(samples):

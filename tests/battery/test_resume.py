@@ -5,7 +5,6 @@ import time
 from typing import Any
 
 import pytest
-from torch.utils.data import RandomSampler
 from torchdata.stateful_dataloader import StatefulDataLoader
 
 from pytest_dataloader_faults._settings import Settings
@@ -18,7 +17,7 @@ from pytest_dataloader_faults.outcomes.stages import Stage
 from pytest_dataloader_faults.steps import TrialOptions
 from support.corpus.resume import CountingLoader, ResumableStream, counting
 from support.datasets import Records, joined, write_records
-from support.results import failure_of, result_of
+from support.results import result_of
 from support.rows import slow
 
 
@@ -86,18 +85,6 @@ def test_the_second_trial_is_killed(counted):
         "uninterrupted": 8,
     }
     assert type(killed).from_dict(killed.to_dict()) == killed
-
-
-@pytest.mark.slow
-def test_a_sampler_of_torchs_own_does_not_go_on(records):
-    """StatefulDataLoader asks a sampler for a state, and torch's has none."""
-    dataset = Records(records)
-    make = lambda: _stateful(dataset, sampler=RandomSampler(dataset))  # noqa: E731
-
-    result = failure_of(make, "resumes")
-
-    assert result.verdict == "corrupted"
-    assert result.cause == "does not restore its shuffled order"
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,5 @@
 """How many samples a battery looks at, and datasets of which not all is compared."""
 
-from __future__ import annotations
-
 import random
 import time
 from collections.abc import Iterator
@@ -20,7 +18,6 @@ from pytest_dataloader_faults.battery.shares import count_own_samples, take_work
 from pytest_dataloader_faults.exceptions import InvalidArgumentError
 from pytest_dataloader_faults.outcomes import Pass, WorkerFacts
 from pytest_dataloader_faults.outcomes.agreement import Comparison, Mask
-from support.corpus.swallowing import NoneOnError
 from support.facts import EPOCH_1, batch_of, map_reference, ordinary, revised, stream_reference
 from support.results import failure_of, result_of
 from support.rows import rows
@@ -88,33 +85,6 @@ def test_as_many_samples_as_requested(path):
     assert len(result.outcome.delivered) == 2
     assert "8 of 400 samples were checked" in result.explanation
     assert "samples=8" in result.explanation.splitlines()[-1]
-
-
-def without_none(samples):
-    """A batch without the missing ones; there has to be one."""
-    tensors = [each for each in samples if each is not None]
-    tensors[0]
-    return torch.stack([data for data, _ in tensors])
-
-
-@pytest.mark.slow
-def test_batches_keep_the_size_that_their_collate_function_needs(records):
-    contract, verdict = Contract(may_skip=True), "survived"
-    loader = {"batch_size": 4, "num_workers": 2, "collate_fn": without_none}
-    some_samples, all_of_it = (
-        result_of(
-            lambda: NoneOnError(records),
-            "empty-file",
-            contract=contract,
-            loader=loader,
-            samples=samples,
-        )
-        for samples in (4, "all")
-    )
-
-    assert (some_samples.verdict, all_of_it.verdict) == (verdict, verdict), some_samples.explanation
-    assert some_samples.sentence.count("missing") == all_of_it.sentence.count("missing") > 0
-    assert {len(each.drawn[0]) for each in some_samples.outcome.epochs} == {4}
 
 
 @rows(

@@ -257,7 +257,9 @@ def test_notes_on_files(golden):
 
 ARGUMENTS = {
     "class": lambda: inject(faults.ReadError),
+    "other class": lambda: inject(OSError),
     "list": lambda: inject([faults.ReadError()]),
+    "tuple of a class": lambda: inject((faults.ReadError,)),
     "no fault": inject,
     "glob": lambda: inject("*.jpg"),
     "errno": lambda: faults.ReadError(errno=0),
@@ -273,6 +275,7 @@ ARGUMENTS = {
     "no check left": lambda: checking.select_checks("pickles", "pickles"),
     "globs": lambda: _settings.parse_globs([]),
     "loader": lambda: _settings.check(loader=[1]),
+    "class for a sweep": lambda: sweeping._require_templates([faults.ReadError]),
     "template": lambda: sweeping._require_templates([faults.ReadError(probability=0.5)]),
     "template without triggers": lambda: sweeping._require_templates([faults.HungRead()]),
     "no match": lambda: targets.require_match(("*.jpg",), READS.fault_free),

@@ -1,10 +1,7 @@
 """Samples that are not the same twice, and what of them is compared all the same."""
 
-import pytest
-
 from support.random_samples import (
     OwnGeneratorRepeats,
-    SeedsItself,
     Timed,
     TimedOther,
 )
@@ -23,13 +20,6 @@ def test_a_time_in_a_sample_hides_no_other_part(records):
 
 
 SHUFFLED = {"shuffle": True}
-
-
-@pytest.mark.slow
-def test_a_dataset_that_seeds_itself_is_compared_with_an_epoch_of_workers(records):
-    result = result_of(lambda: SeedsItself(records), "truncated-file", loader=SHUFFLED)
-    assert result.verdict == "failed_cleanly", result.explanation
-    _require_comparison_in_workers(result)
 
 
 def test_a_dataset_that_seeds_itself_and_repeats_a_sample_is_corrupted(records):

@@ -3,10 +3,7 @@
 import functools
 import os
 import shutil
-import subprocess
-import sys
 
-import psutil
 import pytest
 import torch
 
@@ -15,7 +12,6 @@ from pytest_dataloader_faults.battery.checks.writes import write_error
 from support.datasets import Records
 from support.results import failure_of
 from support.vits import AtomicSpectrograms, Spectrograms, write_recordings
-from support.waiting import until
 
 NAMES = [write_error.name]
 
@@ -81,45 +77,3 @@ def test_torch_save_hides_why_a_write_failed(recordings):
     result = failure_of(functools.partial(_copied, _ToAPath, recordings), "write-error")
     assert result.verdict == "failed_unclearly"
     assert "Pass it a file opened with open()" in result.explanation
-
-
-REFERENCE = 2
-"""The first processes of a battery: the probe of the kernel, and the reference."""
-_BATTERY = """
-import pathlib, shutil, sys
-from pytest_dataloader_faults import check_dataset
-from support.vits import Spectrograms
-recordings = pathlib.Path(sys.argv[1])
-print("started", flush=True)
-check_dataset(
-    lambda folder: Spectrograms(shutil.copytree(recordings, folder / "copy")),
-    only={names!r},
-    on_fail=None,
-)
-"""
-
-
-@pytest.mark.slow
-def test_a_killed_battery_harms_nothing(recordings, tmp_path):
-    contents = _contents(recordings)
-    script, temporary = tmp_path / "battery.py", tmp_path / "temporary"
-    temporary.mkdir()
-    script.write_text(_BATTERY.format(names=NAMES))
-    battery = subprocess.Popen(
-        [sys.executable, script, recordings],
-        stdout=subprocess.PIPE,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "TMPDIR": str(temporary)},
-    )
-    with battery:
-        battery.stdout.readline()
-        wardens = set()
-        until(lambda: wardens.update(_children(battery.pid)) or len(wardens) > REFERENCE)
-        battery.kill()
-    assert len(wardens) > REFERENCE
-    assert until(lambda: not any(map(psutil.pid_exists, wardens)))
-    assert until(lambda: os.listdir(temporary) == [])
-    assert _contents(recordings) == contents
-
-
-def _children(pid):
-    return {each.pid for each in psutil.Process(pid).children()}

@@ -223,28 +223,6 @@ def test_night_asks_all_checks(project, python):
     assert "nightly.html" in _reports(project)
 
 
-SEARCH = """
-
-def test_search(data_dir):
-    from pytest_dataloader_faults import explore
-
-    explore(lambda: Records(data_dir), max_examples=20)
-"""
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(300)
-def test_night_searches_and_keeps_what_it_found(project, python):
-    _break(project)
-    test = project / "tests" / TEST
-    test.write_text(test.read_text("utf-8") + SEARCH, "utf-8")
-    process = _run(GITHUB, "nightly", project, python)
-
-    assert process.returncode == 1, process.stdout
-    assert "test_search" in process.stdout
-    assert list((project / ".hypothesis/examples").rglob("*"))
-
-
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("runner", RUNNERS)

@@ -1,7 +1,5 @@
 """Which parts of samples vary, and which of them are compared."""
 
-from __future__ import annotations
-
 import pytest
 
 from pytest_dataloader_faults.outcomes.agreement import (

@@ -1,7 +1,5 @@
 """What a failure is attributed to, and the advice that goes with it."""
 
-from __future__ import annotations
-
 import textwrap
 from dataclasses import replace
 

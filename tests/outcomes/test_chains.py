@@ -1,7 +1,5 @@
 """How long chains of exceptions are shortened, for chains that were really raised."""
 
-from __future__ import annotations
-
 import errno
 import multiprocessing
 import os

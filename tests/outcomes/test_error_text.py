@@ -1,7 +1,5 @@
 """Which error messages explain a fault, for errors that were really raised."""
 
-from __future__ import annotations
-
 import errno
 import os
 import re

@@ -1,7 +1,5 @@
 """Messages about deaths, faults that never fired, and errors that hide their cause."""
 
-from __future__ import annotations
-
 import signal
 from dataclasses import replace
 from typing import Any

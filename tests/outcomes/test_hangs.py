@@ -1,7 +1,5 @@
 """Two hangs are the same if they are at the same line of the dataset."""
 
-from __future__ import annotations
-
 import os
 import re
 

@@ -1,7 +1,5 @@
 """The verdicts on facts of a trial, on samplers that draw too little, and on growing resources."""
 
-from __future__ import annotations
-
 import signal
 from dataclasses import replace
 
@@ -78,16 +76,6 @@ def test_an_error_after_the_first_epoch_is_reported_with_its_epoch(error):
 
     assert single.sentence.startswith(error.type)
     assert judge_trial(outcome, map_reference()).sentence == f"in epoch 2, {single.sentence}"
-
-
-def test_an_unclear_error_is_reported_with_the_errno():
-    """Users know errnos, but not this plugin's classes. A collated None has separate advice."""
-    message = "default_collate: batch must contain tensors; found <class 'NoneType'>"
-    for error, advice in ((UNCLEAR, "open()"), (raised("TypeError", message), "collate_fn")):
-        outcome = ordinary(replace(FAILED, exception=error), fired(EIO))
-        finding = judge_trial(outcome, map_reference())
-        assert "[Errno 5] Input/output error" in finding.sentence
-        assert advice in finding.sentence
 
 
 MAP = {
@@ -175,19 +163,6 @@ def test_the_most_severe_rule_decides(grave):
         changes.update(facts)
 
     assert GRAVITY[grave][0] == _verdict(revised(ordinary(DONE, faults=fired(EIO)), **changes))
-
-
-def test_sentence_names_the_substitute():
-    """Another sample's content differs from content that is not in the reference."""
-    swapped, strange = (
-        judge_trial(
-            ordinary(replace(FAILED, delivered=(batch,)), faults=fired(EIO)), map_reference()
-        )
-        for batch in (SWAPPED, STRANGE)
-    )
-
-    assert "sample 0 (batch 0) is wrong: it has the content of sample 1" in swapped.sentence
-    assert "sample 1 (batch 0) is wrong" in strange.sentence
 
 
 @rows(

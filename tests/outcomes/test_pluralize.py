@@ -1,7 +1,5 @@
 """Numbers in messages: "1 sample", not "1 samples"."""
 
-from __future__ import annotations
-
 import ast
 import itertools
 import re

@@ -1,7 +1,5 @@
 """Causes that a worker printed, but no exception mentions."""
 
-from __future__ import annotations
-
 import pytest
 
 from pytest_dataloader_faults import Contract

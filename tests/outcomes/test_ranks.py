@@ -1,7 +1,5 @@
 """What several ranks show together: waiting ranks, and samples on several ranks or on none."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

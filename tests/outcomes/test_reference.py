@@ -1,7 +1,5 @@
 """The ways to compare samples, and the message if none of them works."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

@@ -1,7 +1,5 @@
 """When a trial is repeated, and what several trials show together."""
 
-from __future__ import annotations
-
 import os
 import signal
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """The text of a failure, and how results are shown."""
 
-from __future__ import annotations
-
 import json
 import signal
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """What the saved states of a loader show, and the epochs of processes that resume from one."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

@@ -3,8 +3,6 @@
 Each row names facts that violate two neighboring rules, the first of which decides.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 from types import SimpleNamespace
 

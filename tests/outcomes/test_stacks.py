@@ -1,7 +1,5 @@
 """Stacks for readers: the user's frames first, and none of this package's."""
 
-from __future__ import annotations
-
 import os
 
 import numpy as np

@@ -16,14 +16,6 @@ def test_passes():
 def test_fails():
     assert False
 """
-BATTERY = """
-import pytest
-from support.datasets import Records
-
-@pytest.mark.dataloader_faults(only=["read-error", "worker-killed", "two-epochs"])
-def test_records(fault_check, records):
-    fault_check(lambda: Records(records))
-"""
 START = "import os, resource, signal, sys\n{}\nos.execv(sys.executable, sys.argv[1:])"
 """A program that changes its own process, and becomes pytest. Both survive execve(2)."""
 _EVERY = "(n for n in signal.valid_signals() if n not in (signal.SIGKILL, signal.SIGSTOP))"
@@ -98,14 +90,4 @@ def test_a_suite_that_waits_for_any_child_meets_none_of_the_plugin(fresh_suite):
     fresh_suite.pytester.makepyfile(test_inner=WAITING)
     status, printed = _run(fresh_suite, "", "-p", "dataloader_faults")
     assert "2 passed" in printed
-    assert status == pytest.ExitCode.OK
-
-
-@pytest.mark.slow
-@pytest.mark.usefixtures("engine")
-def test_a_battery_has_the_same_verdicts(fresh_suite):
-    fresh_suite.pytester.makepyfile(test_inner=BATTERY)
-    inherited = INHERITED["signals ignored"]
-    status, printed = _run(fresh_suite, inherited, "-p", "dataloader_faults", "-q", "-v")
-    assert "2 failed_cleanly, 1 survived" in printed
     assert status == pytest.ExitCode.OK

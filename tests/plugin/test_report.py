@@ -260,31 +260,6 @@ def test_nothing_is_said_of_tests_that_run_no_check(light_suite):
     assert items_of(light_suite.path) == []
 
 
-CRASH = """
-import os
-
-def test_files(fault_check):
-    fault_check(list)
-
-def test_zz_crash():
-    os._exit(3)
-"""
-
-
-@pytest.mark.slow
-def test_a_crashed_process_of_xdist_loses_nothing_that_was_finished(suite):
-    """Its items were sent when they ended.
-
-    By --dist load: pytest-xdist 3.8 never ends after a crash under loadfile, loadscope, loadgroup.
-    """
-    pytest.importorskip("xdist")
-    options = ["-p", "xdist", "-n", "1", "--max-worker-restart=0"]
-    suite.run(CRASH, "--dataloader-faults-only=open-error,pickles", *options, REPORT)
-    assert results_of(suite.path) == {
-        "files": {"open-error": "not_run", "pickles": "failed not_exercised"}
-    }
-
-
 KILLED = """
 import os
 import signal

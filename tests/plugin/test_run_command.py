@@ -7,9 +7,9 @@ import tempfile
 
 import pytest
 
-from pytest_dataloader_faults.report.command import USAGE_ERROR, code_of, main
+from pytest_dataloader_faults.report.command import USAGE_ERROR, code_of
 from support.datasets import write_records
-from support.inner import PYTHONPATH, run_command_forked, start_python
+from support.inner import PYTHONPATH, run_command_forked
 from support.rows import rows
 
 FILES = {
@@ -103,16 +103,6 @@ def test_a_class_with_arguments_is_tested(project, tmp_path):
 @rows("arguments, outcomes", CONFIGURED)
 def test_the_test_can_be_configured(project, arguments, outcomes):
     _run(project, *arguments).assert_outcomes(**outcomes, deselected=29)
-
-
-@pytest.mark.slow
-@pytest.mark.usefixtures("engine")
-def test_a_process_of_xdist_finds_the_test(project):
-    pytest.importorskip("xdist")
-    code = f"import sys; from {main.__module__} import main; sys.exit(main())"
-    options = [ONLY, "--", "-p", "xdist", "-n", "1"]
-    process = start_python("-c", code, "run", *CLASS, *options, cwd=project)
-    assert "= 1 failed, 1 passed in " in process.communicate()[0]
 
 
 def test_the_test_is_removed_after_an_interrupt(project):

@@ -214,6 +214,7 @@ def test_a_fault_of_the_constructor_is_found(records):
         ({"deadline": 0}, "deadline=0 must be a positive number"),
         ({"kinds": 3}, "kinds=3 must be a list of one or more of OpenError, "),
         ({"kinds": [faults.OpenError()]}, r"kinds=\[OpenError\(\)\] must be a list of one or more"),
+        ({"faults": [faults.OpenError()]}, r"does not accept faults=\[OpenError\(\)\].*kinds="),
         ({"loader": 3}, "loader=3 must be a dict of DataLoader options"),
         (
             {"max_exampels": 3},

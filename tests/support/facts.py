@@ -1,7 +1,5 @@
 """Outcomes made by hand, for tests of what is concluded from them."""
 
-from __future__ import annotations
-
 import errno
 from collections.abc import Iterable
 from dataclasses import fields, replace

@@ -1,7 +1,5 @@
 """Hypothesis strategies for facts, and for faults with valid arguments."""
 
-from __future__ import annotations
-
 import errno
 import itertools
 import re

@@ -3,8 +3,6 @@
 Each is made of the URL of a folder with the files ``0.bin``, ``1.bin``, ...
 """
 
-from __future__ import annotations
-
 import multiprocessing
 import os
 import re
@@ -165,20 +163,6 @@ def answer_squares(connection: socket.socket) -> None:
 _PAUSE = 0.01
 
 
-class TakesPage(ByHttp):
-    """Takes what comes for data, as ``requests.get`` lets it."""
-
-    def read(self, url: str) -> bytes:
-        return requests.get(url, timeout=self.limit).content
-
-
-class TakesItsFirstBytes(TakesPage):
-    """The same, of as few bytes as a label or a header has."""
-
-    def read(self, url: str) -> bytes:
-        return super().read(url)[:16].ljust(SIZE, b"\0")
-
-
 class RepeatsSample(ByRequests):
     """Returns the previous sample again if there is one, and otherwise raises the error."""
 
@@ -191,16 +175,6 @@ class RepeatsSample(ByRequests):
             if not self.previous:
                 raise
         return self.previous
-
-
-class BlamesFile(ByRequests):
-    """Says that a sample was not found, whatever the status is."""
-
-    def read(self, url: str) -> bytes:
-        try:
-            return super().read(url)
-        except requests.HTTPError:
-            raise FileNotFoundError(url) from None
 
 
 class RetriesThrice(ByRequests):

@@ -1,7 +1,5 @@
 """Datasets whose samples are random, or never quite the same."""
 
-from __future__ import annotations
-
 import random
 import time
 from typing import Any

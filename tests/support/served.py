@@ -4,7 +4,6 @@ import os
 import resource
 import subprocess
 import sys
-import threading
 from multiprocessing.reduction import ForkingPickler
 
 import torch
@@ -33,11 +32,6 @@ class StartsSlowly(Records):
     def __setstate__(self, state):
         self.__dict__ = state
         self.action()
-
-
-def wait_for_ever():
-    """What a start that never ends does."""
-    threading.Event().wait()
 
 
 class LeavesAProcess(Records):

@@ -1,14 +1,11 @@
 """What an inner run of pytest wrote and printed: its results, its failures and its summary."""
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    import pytest
+import pytest
 
 REPORT = "--dataloader-faults-report=r.json"
 """The option of a run whose results are read here."""

@@ -1,7 +1,5 @@
 """What a trial could leave behind, told apart from what others on the machine do meanwhile."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import resource

@@ -1,7 +1,5 @@
 """What cannot be tried, or is no argument, is refused in words: what it was, and what to do."""
 
-from __future__ import annotations
-
 import json
 import math
 import os

@@ -1,7 +1,5 @@
 """Faults that are there before the dataset is made: who meets them, and what comes after them."""
 
-from __future__ import annotations
-
 import signal
 import threading
 

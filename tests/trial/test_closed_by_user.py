@@ -1,7 +1,5 @@
 """A dataset that closes descriptors of the plugin gets nothing written into its own files."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import socket

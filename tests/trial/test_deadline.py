@@ -1,7 +1,5 @@
 """The deadline is the loader's: neither the trial's own work nor a pause makes a loader hung."""
 
-from __future__ import annotations
-
 import os
 import threading
 import time
@@ -39,9 +37,9 @@ from support.datasets import Records
 from support.facts import EPOCH_1, EPOCH_2
 from support.judging import judge_trial
 from support.rows import rows
-from support.served import StartsSlowly, wait_for_ever
+from support.served import StartsSlowly
 from support.supervisors import running_supervisors
-from support.waiting import allowed, until
+from support.waiting import until
 
 _SHORT = 2.5
 _LONGER = 4.5
@@ -108,18 +106,6 @@ def test_the_start_of_a_spawned_worker_does_not_count(records):
 
     assert (outcome.timed_out, outcome.phase) == (False, DONE)
     assert outcome.duration > 3.5
-
-
-@pytest.mark.slow
-def test_a_worker_that_never_starts_is_hung(records, monkeypatch):
-    """It has so long to start as a loader whose epochs are not known."""
-    monkeypatch.setattr(clock, "DEADLINE", _SHORT)
-    outcome = run_trial(
-        lambda: StartsSlowly(records, wait_for_ever), loader=_SPAWNED, deadline=_SHORT
-    )
-
-    assert (outcome.timed_out, outcome.phase) == (True, EPOCH_1)
-    assert outcome.duration < allowed(clock.HARNESS_SECONDS)
 
 
 @rows(

@@ -1,7 +1,5 @@
 """Fingerprints tell apart what a training loop could tell apart, and nothing else."""
 
-from __future__ import annotations
-
 import copy
 import pickle
 import warnings

@@ -1,7 +1,5 @@
 """What the machine or the user lacks is told as that, and never as a verdict on the dataset."""
 
-from __future__ import annotations
-
 import errno
 import functools
 import os

@@ -1,14 +1,11 @@
 """What befalls a process of the harness, or its own code, is never a verdict on the dataset."""
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import os
 import signal
 import sys
 import time
-from pathlib import Path
 from typing import Any
 
 import psutil
@@ -39,7 +36,6 @@ SOON = 30.0
 IN_A_WORKER = {"num_workers": 1, "batch_size": 4}
 MUCH = 1 << 20
 """Bytes: more than a pipe takes."""
-_LAST_PID = Path("/proc/sys/kernel/ns_last_pid")
 
 
 SUPERVISOR = r"supervisor \(pid \d+\).*"

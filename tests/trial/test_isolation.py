@@ -1,7 +1,5 @@
 """Whatever a dataset does, pytest goes on undisturbed, and no folder of a trial stays."""
 
-from __future__ import annotations
-
 import functools
 import os
 import pickle

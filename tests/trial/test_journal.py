@@ -1,7 +1,5 @@
 """The journal outlives its writers, and becomes an outcome with a timeline."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

@@ -1,7 +1,5 @@
 """A trial ends with the process that asked for it, however that one ends."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

@@ -1,7 +1,5 @@
 """Loaders within datasets and in wrappers, and loaders that keep one iterator for all epochs."""
 
-from __future__ import annotations
-
 import time
 from functools import partial
 from typing import Any

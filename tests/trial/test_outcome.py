@@ -1,7 +1,5 @@
 """What run_trial tells about a healthy dataset, under each fault and in each kind of loader."""
 
-from __future__ import annotations
-
 import hashlib
 from collections import Counter
 

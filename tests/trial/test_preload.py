@@ -1,7 +1,5 @@
 """What a trial needs is read and imported once, and forks are cheap by huge pages."""
 
-from __future__ import annotations
-
 import linecache
 import re
 import subprocess

@@ -1,7 +1,5 @@
 """The pass after the faults: in a child without workers, or in new workers if it needs them."""
 
-from __future__ import annotations
-
 import os
 import signal
 from functools import partial

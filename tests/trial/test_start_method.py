@@ -1,7 +1,5 @@
 """How workers start: by which method, from a fork server, and as another program by exec(2)."""
 
-from __future__ import annotations
-
 import multiprocessing
 
 import psutil
@@ -85,17 +83,6 @@ def test_that_advice_is_true(records):
 
 
 SERVED = {"multiprocessing_context": "forkserver", "num_workers": 2, "batch_size": 4}
-UNGUARDED = """
-import sys
-from pathlib import Path
-from pytest_dataloader_faults import check_dataset
-from support.datasets import Records
-print("main")
-loader = {"multiprocessing_context": "fork"}
-make = lambda: Records(Path(sys.argv[1]))
-(result,) = check_dataset(make, only="pickles", loader=loader, on_fail=None)
-print(result.verdict, result.explanation)
-"""
 
 
 def _preloaded() -> list[psutil.Process]:
@@ -149,17 +136,6 @@ def test_a_process_that_a_worker_leaves_is_found_and_ended(records):
     assert (str(result.verdict), result.passed) == ("leaked", False)
     (pid,) = result.outcome.resources[-1].processes
     assert until(lambda: not psutil.pid_exists(int(pid)))
-
-
-@pytest.mark.slow
-def test_a_script_without_a_guard_runs_no_trial_within_a_trial(records, tmp_path):
-    script = tmp_path / "unguarded.py"
-    script.write_text(UNGUARDED, encoding="utf-8")
-    with start_python(script, records) as process:
-        printed, errors = output_of(process, 120)
-    assert process.returncode == 0, errors
-    assert "Move the script's code below: if __name__ == '__main__':" in printed
-    assert "__getstate__" not in printed
 
 
 def test_it_ends_with_the_process_that_started_it(records, tmp_path):
