@@ -1,5 +1,12 @@
-"""What items of one test share: a battery, as long as its dataset works and its files stay."""
+"""What items of one test share, as long as its dataset works, and the bar of a long call."""
 
+import fcntl
+import os
+import pty
+import struct
+import subprocess
+import sys
+import termios
 from pathlib import Path
 
 import pytest
@@ -8,8 +15,10 @@ import torch
 from pytest_dataloader_faults._settings import Settings
 from pytest_dataloader_faults.battery.batteries import Batteries
 from support.datasets import Records, write_records
+from support.inner import PYTHONPATH
 from support.rows import slow
 from support.specimens import ZerosOnError
+from support.waiting import allowed
 
 WHOLE, ALONE, CONTROL, SECOND = 3, 1, 1, 1
 """Processes that make a dataset: reference, fault-free epoch and trial; a trial; and one without a
@@ -170,3 +179,43 @@ def test_the_battery_of_a_dataset_that_is_broken_without_a_fault_is_not_kept(rec
     verdicts = [run_check(factory, "workers-agree") for _ in range(2)]
     assert {result.verdict for result, _ in verdicts} == {"fails_without_fault"}
     assert len({cost for _, cost in verdicts}) == 1
+
+
+pytest.importorskip("tqdm")
+SCRIPT = """
+import multiprocessing
+import sys
+import threading
+from pathlib import Path
+from pytest_dataloader_faults import check_dataset, explore, sweep
+from pytest_dataloader_faults.battery import progress
+from pytest_dataloader_faults.faults import OpenError
+from support.datasets import Records
+
+with progress.bar("nothing"):
+    assert multiprocessing.get_start_method(allow_none=True) is None
+    assert threading.active_count() == 1
+multiprocessing.set_start_method("fork")
+def make(): return Records(Path(sys.argv[1]))
+check_dataset(make, only=["workers-agree", "open-error"])
+sweep(make, faults=[OpenError()], max_trials=2)
+explore(make, max_examples=3)
+"""
+
+
+def _run(records, **streams):
+    env = {**os.environ, "PYTHONPATH": PYTHONPATH}
+    env.pop("PYTEST_CURRENT_TEST")
+    command = [sys.executable, "-W", "ignore", "-c", SCRIPT, str(records)]
+    return subprocess.run(command, env=env, check=True, timeout=allowed(120), **streams)
+
+
+@pytest.mark.slow
+def test_a_terminal_shows_how_far_a_call_is(records):
+    reading, terminal = pty.openpty()
+    fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("4H", 24, 80, 0, 0))
+    with open(reading, "rb", buffering=0) as screen, open(terminal, "wb") as stderr:
+        _run(records, stderr=stderr)
+        shown = screen.read(1 << 16).decode()
+    for bar in ("check_dataset: 100%", "2/2", "sweep: 2it", "explore: "):
+        assert bar in shown

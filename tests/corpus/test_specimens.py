@@ -7,11 +7,13 @@ fault: disarmed, it shows nothing.
 
 import functools
 import itertools
+import re
 from dataclasses import fields, replace
+from pathlib import Path
 
 import pytest
 
-from pytest_dataloader_faults import check_dataset
+from pytest_dataloader_faults import Verdict, check_dataset
 from pytest_dataloader_faults._settings import Settings
 from pytest_dataloader_faults._trial import run_trial_job, take_reference
 from pytest_dataloader_faults._trial.accelerator import missing_accelerator
@@ -24,12 +26,14 @@ from pytest_dataloader_faults.battery.checks.memory import copy_on_write
 from pytest_dataloader_faults.battery.checks.network import NETWORK
 from pytest_dataloader_faults.battery.checks.writes import file_locks, write_error
 from pytest_dataloader_faults.faults import WorkerKilled
-from support.corpus import CASES, OF_CHECK, SPECIMENS
+from support.causes import all_causes
+from support.corpus import BEHAVIOURS, CASES, ENTRIES, EXCUSED, OF_CHECK, SPECIMENS
+from support.corpus.cases import CAUSES
 from support.corpus.ranks import RankedStream
 from support.datasets import write_records
 from support.judging import judge_trial
 from support.ranked import RankedStreamWithState, copy_records
-from support.rows import slow
+from support.rows import rows, slow
 
 OF_FILES_BEFORE = [check.name for check in LISTINGS]
 _FIRST_TWINS = {case.entry[0]: case for case in reversed(CASES)}
@@ -237,3 +241,36 @@ def test_a_specimen_that_is_disarmed_shows_nothing(case, tmp_path, result_of):
     assert armed.outcome.schedule
     outcome = _run_disarmed(case.check, make, armed.outcome.schedule)
     assert judge_trial(outcome, take_reference(make)).verdict == "not_exercised"
+
+
+TESTS = Path(__file__).parent.parent
+SHOWN = {case.entry for case in CASES}
+
+
+def test_every_entry_is_shown_explained_or_exempt():
+    accounts = [*SHOWN, *BEHAVIOURS, *EXCUSED]
+
+    assert sorted(ENTRIES) == sorted(accounts)
+
+
+def test_every_check_has_a_specimen():
+    assert {case.check for case in SPECIMENS} == CHECKS.keys()
+
+
+def test_every_specimen_has_a_likely_cause():
+    assert CAUSES.keys() == {case.key for case in SPECIMENS}
+    assert set(CAUSES.values()) <= {cause.phrase for cause in all_causes()}
+
+
+def test_every_violation_has_a_specimen():
+    violations = set(Verdict) - {"survived", "failed_cleanly", "not_exercised", "contract_broken"}
+
+    assert violations - {case.verdict for case in CASES} == set()
+
+
+@rows("entry", BEHAVIOURS)
+def test_behaviour_is_tested_where_it_says(entry):
+    (where,) = re.findall(r"\(([\w/]+\.py::\w+)\)", BEHAVIOURS[entry])
+    path, name = where.split("::")
+
+    assert f"def {name}(" in (TESTS / path).read_text(encoding="utf-8")

@@ -1,14 +1,21 @@
-"""What faults do to fake files, by each way of reading them."""
+"""What readers, faults, searches and batteries do with fake files."""
 
+import functools
 import mmap
+import os
 import resource
 import sys
+from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
+from hypothesis.database import DirectoryBasedExampleDatabase
 from torch.utils.data import DataLoader
 
-from pytest_dataloader_faults import inject, run_trial
+from pytest_dataloader_faults import Verdict, explore, inject, run_trial
 from pytest_dataloader_faults.exceptions import FaultNotFiredError, InvalidArgumentError
+from pytest_dataloader_faults.fake_files import FakeDatasetFs
 from pytest_dataloader_faults.faults import (
     DescriptorExhaustion,
     HungRead,
@@ -18,16 +25,21 @@ from pytest_dataloader_faults.faults import (
     TruncatedFile,
     WorkerKilled,
 )
+from support import readers as register
 from support.epochs import epoch
 from support.fake_datasets import (
     COUNT,
     SIZE,
     FakeRecords,
     by_modules_of_its_own,
+    write_fake_records,
     write_modules,
 )
-from support.readers.libraries import builtin_open
+from support.readers.libraries import builtin_open, numpy_load
+from support.readers.register import Reader
 from support.rows import slow
+from support.surveys import survey
+from support.tries import Reads
 
 
 def _epoch(read=builtin_open, **options):
@@ -133,3 +145,143 @@ def test_a_stray_entry_is_refused(fake_dataset_fs):
 def test_fake_files_are_never_damaged_before_the_dataset(files):
     with pytest.raises(InvalidArgumentError, match="before_init=True needs real files"):
         run_trial(FakeRecords, TruncatedFile("*"), before_init=True)
+
+
+ROOT = "/fake/readers"
+
+
+def _path(root: str | Path, reader: Reader) -> str:
+    return os.path.join(root, reader.key, reader.file)
+
+
+@pytest.fixture(name="cells", scope="module")
+def _cells(tmp_path_factory):
+    """What each reader gave of a real file, and in a worker of its fake copy."""
+    register.load()
+    readers = [*register.usable().values()]
+    root = tmp_path_factory.mktemp("readers")
+    for reader in readers:
+        os.mkdir(root / reader.key)
+        reader.write(_path(root, reader))
+    right = _read_each(readers, root)
+    contents = {path.relative_to(root): path.read_bytes() for path in _files(root)}
+    with FakeDatasetFs() as files:
+        for path, content in contents.items():
+            files.create_file(f"{ROOT}/{path}", contents=content)
+        read = _read_each(readers, ROOT)
+    return {each.key: pair for each, *pair in zip(readers, right, read, strict=True)}
+
+
+def _files(root: Path) -> list[Path]:
+    return [path for path in root.rglob("*") if path.is_file()]
+
+
+def _read_each(readers: list[Reader], root: str | Path) -> list[Any]:
+    dataset = Reads(readers, lambda reader: reader.read(_path(root, reader)))
+    iterator = iter(DataLoader(dataset, batch_size=None, num_workers=1))
+    return [_read(iterator) for _ in readers]
+
+
+def _read(iterator: Any) -> Any:
+    try:
+        return next(iterator)
+    except Exception as error:  # noqa: BLE001  # whatever it is, it is the finding
+        return error.args[0]  # LibsndfileError makes no text of what torch gives it.
+
+
+@pytest.mark.parametrize("key", register.usable())
+def test_reader(cells, key):
+    right, read = cells[key]
+    assert isinstance(right, bytes), right
+    assert read == right
+
+
+def _error(dataset):
+    iterator = iter(DataLoader(dataset, num_workers=1))
+    with pytest.raises(Exception, match="Caught") as caught:
+        next(iterator)
+    iterator._shutdown_workers()  # The garbage collector would take 5 s for it.
+    return str(caught.value)
+
+
+def _map(path: str) -> bytes:
+    return bytes(np.load(path, mmap_mode="r"))
+
+
+@pytest.mark.parametrize("read", [numpy_load, _map])
+def test_np_load_reads_a_fake_file_under_faults(fake_dataset_fs, read):
+    with open("/array.npy", "wb") as file:
+        np.save(file, np.arange(64, dtype=np.uint8))
+    fake_dataset_fs.create_dir("/arrays")
+    fake_dataset_fs.rename("/array.npy", "/arrays/0.npy")
+    with inject(ReadError("*.none"), require_fired=False):
+        ((data, _),) = DataLoader(FakeRecords("/arrays", read), num_workers=1)
+    assert data.tolist() == [list(range(64))]
+    with (
+        inject(ReadError("/arrays/*.npy"))
+        if read is numpy_load
+        else inject(TruncatedFile("/arrays/*.npy"))
+    ):
+        assert "Caught" in _error(FakeRecords("/arrays", read))
+
+
+TESTS = Path(__file__).resolve().parents[1]
+
+
+def padded(path: str) -> bytes:
+    """What is missing is made up: a file that is too short is not noticed."""
+    return builtin_open(path).ljust(SIZE, b"\0")
+
+
+def test_the_survey_is_that_of_real_files(tmp_path):
+    with FakeDatasetFs() as files:
+        write_fake_records(files)
+        contents = {path: builtin_open(path) for path in FakeRecords().paths}
+        fake = survey(FakeRecords)
+    for path, content in contents.items():
+        (tmp_path / Path(path).name).write_bytes(content)
+    real = survey(functools.partial(FakeRecords, str(tmp_path)))
+    assert fake.files == real.files
+    assert next(iter(fake.files.count("opens"))) == "*/00.rec"
+
+
+def test_a_search_finds_what_is_wrong(files):
+    exploration = explore(
+        lambda: FakeRecords(read=padded),
+        kinds=[TruncatedFile],
+        loader={"num_workers": 1},
+        max_epochs=1,
+        max_examples=6,
+        seed=1,
+        database=None,
+        on_fail=None,
+    )
+    assert exploration.verdict is Verdict.CORRUPTED
+    (fault,) = exploration.outcome.schedule
+    assert isinstance(fault, TruncatedFile)
+    assert fault.path == "*/00.rec"
+
+
+def test_examples_are_kept_on_the_disk(tmp_path, files):
+    database = DirectoryBasedExampleDatabase(tmp_path / "examples")
+    database.save(b"key", b"value")
+    files.pause()
+    assert list((tmp_path / "examples").rglob("*"))
+
+
+SUITE = """
+import pytest
+from support.fake_datasets import FakeRecords, write_fake_records
+
+@pytest.mark.dataloader_faults(only=["workers-agree", "read-error"])
+def test_it(fault_check, fake_dataset_fs):
+    write_fake_records(fake_dataset_fs)
+    fault_check(FakeRecords)
+"""
+
+
+def test_as_items_of_pytest(pytester, monkeypatch):
+    monkeypatch.setattr(sys, "path", [str(TESTS), *sys.path])
+    pytester.makepyfile(SUITE)
+    result = pytester.runpytest("-p", "dataloader_faults")
+    result.assert_outcomes(passed=2)

@@ -1,15 +1,17 @@
-"""Reports and files of known failures that another program wrote: read, or refused with advice."""
+"""Reports that another program wrote, two reports compared, and where reports may be."""
 
 import json
+import os
 import re
+import stat
 
 import pytest
 
 from pytest_dataloader_faults.exceptions import InvalidArgumentError
-from pytest_dataloader_faults.report import files
+from pytest_dataloader_faults.report import compare, files
 from pytest_dataloader_faults.report.command import main
 from pytest_dataloader_faults.report.model import Report
-from support.reports import EVERYTHING, RUN, events, failed, item
+from support.reports import EVERYTHING, MIXED, RUN, events, failed, item
 from support.rows import rows
 
 SMALL = Report(
@@ -115,3 +117,130 @@ def test_a_doubled_key_is_refused(tmp_path, capsys):
     status, error = _run(capsys, "compare", path, path)
     assert status == 2
     assert "an object must not repeat a key, got 'status' more than once in {" in error
+
+
+WITHOUT_FAULT = {"verdict": "fails_without_fault", "trials": (0.2,), "without_fault": True}
+
+
+@rows(
+    ("before", "now", "kind"),
+    [
+        (None, failed(), compare.NEW),
+        (item(), failed(), compare.NEW),
+        (item(), failed(status="error", verdict=None), compare.NEW),
+        (failed(status="flaky"), failed(), compare.NEW),
+        (failed(status="xfailed"), failed(), compare.NEW),
+        (failed(), failed(sentence="another"), None),
+        (failed(), failed(verdict="hung"), compare.OTHER_VERDICT),
+        (failed(), item(), compare.FIXED),
+        (failed(), failed(status="xfailed"), compare.NOT_FIXED),
+        (failed(), None, compare.NOT_FIXED),
+        (None, failed(status="xfailed"), None),
+        (failed(check="pickles", **WITHOUT_FAULT), failed(**WITHOUT_FAULT), None),
+        (failed(**WITHOUT_FAULT), item(check="workers-agree"), compare.FIXED),
+    ],
+)
+def test_a_failure_is_compared_with_that_of_its_test_and_check(before, now, kind):
+    """With others that are in both reports."""
+    same = (failed(check="short-read"), item(check="two-epochs"))
+    old, new = (Report(items=tuple(filter(None, (each, *same)))) for each in (before, now))
+    comparison = compare.compare_reports(old, new)
+
+    assert [name for name, found in comparison.changes.items() if found] == [kind] * bool(kind)
+    assert comparison.is_worse is (kind == compare.NEW)
+    assert (comparison.old, comparison.new) == (len(old.failed), len(new.failed))
+
+
+@pytest.fixture
+def command(tmp_path, monkeypatch, capsys):
+    """What compares two reports: its exit status, and what it prints."""
+    monkeypatch.chdir(tmp_path)
+    files.write(Report(items=(failed(),)), "old.json")
+    files.write(Report(items=(failed(check="pickles"),)), "new.json")
+
+    def compare_files(*paths):
+        status = main(["compare", *paths])
+        return status, "".join(capsys.readouterr())
+
+    return compare_files
+
+
+def test_the_exit_status_says_whether_a_check_newly_fails(command):
+    status, output = command("old.json", "new.json")
+    assert status == 1
+    assert "  a.py::test[pickles]: corrupted: sample 0 is wrong." in output
+    assert command("old.json", "old.json") == (0, "failures: 1 before, 1 now (nothing changed)\n")
+
+
+WHOLE = files.as_json(MIXED)
+
+
+@pytest.fixture(name="report")
+def _report(tmp_path):
+    """The path of a report in JSON."""
+    path = tmp_path / "report.json"
+    files.write(MIXED, str(path))
+    return path
+
+
+@rows("mode", [0o600, 0o640, 0o666, 0o755])
+def test_a_report_keeps_its_mode(tmp_path, mode):
+    path = tmp_path / "r.json"
+    path.write_text("earlier")
+    path.chmod(mode)
+    files.write(MIXED, str(path))
+    assert (stat.S_IMODE(path.stat().st_mode), path.read_text()) == (mode, WHOLE)
+
+
+def test_a_new_report_has_the_mode_of_any_new_file(tmp_path):
+    former = os.umask(0o027)
+    try:
+        files.write(MIXED, str(tmp_path / "r.json"))
+    finally:
+        os.umask(former)
+    assert stat.S_IMODE((tmp_path / "r.json").stat().st_mode) == 0o640
+
+
+def test_a_link_stays_one(tmp_path):
+    path = tmp_path / "r.json"
+    path.symlink_to("target")
+    files.write(MIXED, str(path))
+    assert os.readlink(path) == "target"
+    assert (tmp_path / "target").read_text() == WHOLE
+
+
+def test_a_file_that_may_not_be_written_stays(tmp_path, monkeypatch):
+    path = tmp_path / "r.json"
+    path.write_text("earlier")
+    path.chmod(0o444)
+    if os.geteuid() == 0:
+        monkeypatch.setattr(files.os, "access", lambda *_: False)
+    with pytest.raises(PermissionError, match=r"Permission denied: '.*r\.json'"):
+        files.write(MIXED, str(path))
+    assert path.read_text() == "earlier"
+
+
+def _folder(path):
+    path.mkdir()
+
+
+def _full(path):
+    path.symlink_to("/dev/full")
+
+
+@pytest.mark.timeout(20)
+@rows("make", [_folder, _full, os.mkfifo])
+def test_what_is_no_regular_file_is_neither_read_nor_replaced(tmp_path, report, capsys, make):
+    """Reading it might never end."""
+    path = tmp_path / f"{make.__name__}.json"
+    make(path)
+    for arguments in (
+        ["merge", str(path), "-o", str(tmp_path / "all.md")],
+        ["merge", str(report), "-o", str(path)],
+        ["compare", str(path), str(report)],
+        ["compare", str(report), str(path)],
+    ):
+        before = os.stat(path)
+        assert main(arguments) == 2
+        assert "it must be a regular file, not a folder, a device or" in capsys.readouterr().err
+        assert os.path.samestat(os.stat(path), before)

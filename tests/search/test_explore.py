@@ -5,7 +5,7 @@ import re
 import signal
 
 import pytest
-from hypothesis import settings
+from hypothesis import given, seed, settings
 
 from pytest_dataloader_faults import Contract, Verdict, explore, faults, run_trial, strategies
 from pytest_dataloader_faults.exceptions import (
@@ -14,16 +14,23 @@ from pytest_dataloader_faults.exceptions import (
     HarnessError,
     InvalidArgumentError,
 )
+from pytest_dataloader_faults.faults import OpenError
 from pytest_dataloader_faults.outcomes import Finding, Outcome, TrialRequest
+from pytest_dataloader_faults.outcomes.agreement import EXACT
 from pytest_dataloader_faults.search import replay
+from pytest_dataloader_faults.search._assertion import assert_survives_or_fails_cleanly
 from pytest_dataloader_faults.search._runner import Example, Search, cases
+from pytest_dataloader_faults.strategies import DEFAULT_KINDS, loader_options
 from support import troublemakers
+from support.corpus.state import Noisy
 from support.datasets import SIZE, Records
 from support.planted import ALONE, Mirrored, StaleThenFailing, Zeros
+from support.random_samples import Jittered, JitteredZeros, OwnNoise, rounded
 from support.specimens import Unsharded
 from support.surveys import survey
 
 pytestmark = [pytest.mark.usefixtures("engine"), pytest.mark.timeout(600)]
+
 HOW = {"database": None, "derandomize": True}
 
 
@@ -119,9 +126,9 @@ def test_every_search_shrinks_to_the_end(records):
     profile = survey(lambda: Records(records), deadline=10)
     drawn = cases(profile, ALONE, 2, max_faults=3, kinds=strategies.DEFAULT_KINDS)
     shrunk = []
-    for seed in (0, 1, 4):  # They find it soon.
+    for first_seed in (0, 1, 4):  # They find it soon.
         search = Ruled(profile, lambda: None)
-        if search.run(drawn, seed, settings(max_examples=200, database=None, deadline=None)):
+        if search.run(drawn, first_seed, settings(max_examples=200, database=None, deadline=None)):
             shrunk.append(sorted(map(repr, search.failed.case.schedule)))
     assert len(shrunk) > 1
     examples = [repr(faults.OpenError("*/00.rec")), repr(faults.TruncatedFile("*/00.rec"))]
@@ -287,3 +294,98 @@ def test_batches_may_come_as_they_are_ready(records):
     outcome = run_trial(lambda: Records(records), late, loader=loader)
     assert outcome.delivered[0].keys != (0, 1)
     assert survey(lambda: Records(records)).judge(outcome).verdict is Verdict.SURVIVED
+
+
+def test_outside_of_hypothesis_nothing_shown_is_an_error(records):
+    found = survey(lambda: Records(records))
+    outcome = run_trial(lambda: Records(records), OpenError("*.none"))
+    with pytest.raises(FaultNotFiredError, match=r"not_exercised: OpenError\(path='\*.none'\)"):
+        assert_survives_or_fails_cleanly(outcome, found)
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"loader": loader_options()}, r"loader=.* must be a dict of DataLoader options"),
+        ({"contract": 3}, r"contract=3 must be a Contract"),
+    ],
+)
+def test_what_cannot_be_replayed_is_refused(options, text):
+    with pytest.raises(InvalidArgumentError, match=text):
+        replay(list, OpenError(), **options)
+
+
+def test_a_search_can_be_repeated(records):
+    found = survey(lambda: Records(records))
+    first, second = (_drawn(found) for _ in range(2))
+    assert first == second
+    assert len(set(first)) > 10
+
+
+def _drawn(found):
+    drawn = []
+
+    @seed(7)
+    @settings(max_examples=20, database=None, deadline=None, derandomize=False)
+    @given(cases(found, None, 2, max_faults=3, kinds=DEFAULT_KINDS))
+    def draw(case):
+        drawn.append(repr(case))
+
+    draw()
+    return drawn
+
+
+RANDOM, ROUNDED = Contract(), Contract(key=rounded)
+SHORT = {
+    "kinds": [faults.OpenError],
+    "max_examples": 2,
+    "database": None,
+    "derandomize": True,
+    "on_fail": None,
+}
+NARROW = {"loader": ALONE, "max_faults": 1, "max_epochs": 1}
+OPEN = faults.OpenError("*/00.rec", times=1)
+
+
+def test_noise_is_no_violation(records):
+    found = explore(lambda: OwnNoise(records), contract=RANDOM, **SHORT)
+    assert found.verdict in {Verdict.SURVIVED, Verdict.FAILED_CLEANLY}, found.failure
+    assert "  samples were compared by shapes\n" in found.describe()
+
+
+def test_what_is_put_in_the_place_of_noise_is_found(records):
+    found = explore(lambda: JitteredZeros(records), contract=ROUNDED, **NARROW, **SHORT)
+    assert found.verdict is Verdict.CORRUPTED
+    assert repr(ROUNDED) in found.failure
+
+
+def test_a_test_of_ones_own_takes_its_trials_from_the_survey(records):
+    found = survey(lambda: Jittered(records), contract=ROUNDED)
+    outcome = found.run_trial(OPEN)
+    assert assert_survives_or_fails_cleanly(outcome, found).value == "failed_cleanly"
+    assert outcome.comparison == EXACT
+
+
+def test_what_cannot_be_imported_is_said_in_the_printed_test(records):
+    loader = {**ALONE, "collate_fn": lambda samples: samples, "worker_init_fn": Idle()}
+    contract = Contract(key=lambda sample: rounded(sample[0]))
+    how = {**NARROW, **SHORT, "contract": contract, "loader": loader}
+    printed = explore(lambda: JitteredZeros(records), **how).failure
+    assert "# Insert here: your dataset factory, make_dataset, and other names of your" in printed
+    assert "'worker_init_fn': worker_init_fn}" in printed
+    compile(printed[printed.index("from pytest_data") :], "printed", "exec")
+
+
+class Idle:
+    """A callable object, which has no name."""
+
+    def __call__(self, worker):
+        """Do nothing."""
+
+
+def test_trials_that_were_compared_otherwise_are_refused(records):
+    """Their fingerprints mean something else: they would all look corrupted."""
+    found = survey(lambda: Noisy(records), contract=RANDOM)
+    outcome = run_trial(lambda: Noisy(records), OPEN)
+    with pytest.raises(InvalidArgumentError, match=r"by 'bytes', but the reference by 'bytes, se"):
+        assert_survives_or_fails_cleanly(outcome, found)
