@@ -120,13 +120,11 @@ class Epoch(Step):
 
     Attributes:
         batches: After how many batches the loop leaves it, as by ``break``; None for all of them.
-        same_order: Whether it requests what the sampler drew without a fault, in that order.
         same_seed: Whether it has the same seed as the first epoch.
         keep_workers: Whether the same workers make the next epoch, even after an error.
     """
 
     batches: int | None = None
-    same_order: bool = False
     same_seed: bool = False
     keep_workers: bool = False
 

@@ -89,6 +89,7 @@ class LoaderDriver(IteratorListener):
         loader: The ``DataLoader``.
         facts: What is known of it.
         length: How many samples its sampler may draw of the dataset, if that is known.
+        replay: What is requested in place of what the sampler draws.
         keep_workers: Whether persistent workers that are all alive survive an error.
         use_batch: Does with a batch what a training loop does, and returns the result.
         wait_until_idle: Waits until the workers have made what was requested, or hang. Its argument
@@ -105,6 +106,7 @@ class LoaderDriver(IteratorListener):
     loader: Any
     facts: LoaderFacts
     length: int | None = None
+    replay: Replay = NO_REPLAY
     keep_workers: bool = False
     use_batch: Callable[[Any], Any] | None = None
     wait_until_idle: Callable[..., Idle] = idle_at_once
@@ -128,10 +130,6 @@ class LoaderDriver(IteratorListener):
         self._received = 0
         self._draw_number = 0
         """Of the next draw of the latest iterator, from 0."""
-        self._replay = NO_REPLAY
-        self._known: set[Any] = set()
-        """The names of samples, or of batches, that can be compared."""
-        self._is_in_order = False
         self._iterator: Any = None
         self._timeout: float | None = None
         self._pids: tuple[int, ...] = ()
@@ -141,20 +139,6 @@ class LoaderDriver(IteratorListener):
         """How many batches an epoch has if its sampler has no end, and the loader counts."""
         if self.facts.kind == "map":
             self._endless = samplers.length_of_endless(self.loader, outer_loader(self.loader))
-
-    def replay(self, replay: Replay, *, in_order: bool = False) -> None:
-        """Request what *replay* has, where the sampler draws something else.
-
-        *in_order*: also if that is known, but comes in another order.
-        """
-        self._is_in_order = in_order
-        if replay is self._replay:
-            return
-        dataset, batched = dataset_of(self.loader), bool(self.loader._auto_collation)
-        draws = (pickle.loads(each) for each in replay.draws)  # noqa: S301  # the sampler's own
-        names = [record_draw(each, dataset, batched=batched).names for each in draws]
-        self._replay = replay
-        self._known = set(names if replay.in_batches else itertools.chain(*names))
 
     def on_begin(self, iterator: Any) -> None:
         self._begun.add(iterator)
@@ -168,14 +152,12 @@ class LoaderDriver(IteratorListener):
         if not (self._pids or self._is_starting):
             self._write_workers(self.working, time.monotonic())
         draw = record_draw(sampled, dataset, batched=batched)
-        number, count = self._draw_number, len(self._replay.draws)
+        number, count = self._draw_number, len(self.replay.draws)
         self._draw_number += 1
-        names = [draw.names] if self._replay.in_batches else draw.names
-        is_known = self._known.issuperset(names) and not self._is_in_order
         may_replay = bool(count) and (number < count or self._endless is not None)
-        is_replayed = may_replay and not (is_known or self._replay.has_no_sample_of(draw.names))
+        is_replayed = may_replay and not self.replay.has_no_sample_of(draw.names)
         if is_replayed and dataset is dataset_of(self.loader):
-            sampled = pickle.loads(self._replay.draws[number % count])  # noqa: S301  # see above
+            sampled = pickle.loads(self.replay.draws[number % count])  # noqa: S301  # the sampler's
             draw = record_draw(sampled, dataset, batched=batched)
         self._draws.append(draw)
         return sampled, draw

@@ -55,17 +55,15 @@ def _follows_faults(step: Step) -> bool:
 
 
 class Replay(NamedTuple):
-    """What to request instead of what the sampler draws, if that cannot be compared.
+    """What to request instead of what the sampler draws, so that it can be compared.
 
     Attributes:
         draws: What the sampler drew for each batch without a fault, pickled.
         length: How many samples there were to draw from, if that is known.
-        in_batches: Whether only these batches are known, and not all that their samples can make.
     """
 
     draws: tuple[bytes, ...] = ()
     length: int | None = None
-    in_batches: bool = False
 
     def has_no_sample_of(self, names: Iterable[Any]) -> bool:
         """Whether there is no sample for one of the *names*, which the sampler should not draw."""

@@ -344,10 +344,9 @@ class TrialProcess:
         self._epochs += 1
         # What the sampler of one of several processes draws next shows whether it divides samples.
         is_alone = self.meetings is None or self._epochs == 1
-        repeats = self.job.comparison.in_workers  # An epoch of workers is known in one order.
-        in_order, same_seed = step.same_order or repeats, step.same_seed or repeats
-        driver.replay(self._replay if is_alone else NO_REPLAY, in_order=in_order)
-        seed = self.job.settings.seed + (0 if same_seed else self._epochs)
+        driver.replay = self._replay if is_alone else NO_REPLAY
+        is_same_seed = step.same_seed or self.job.comparison.in_workers
+        seed = self.job.settings.seed + (0 if is_same_seed else self._epochs)
         phase = Phase(Stage.EPOCH, self._epochs)
         is_started = driver.start(phase, seed, self.job.options.patience)
         self._succeeded = is_started and driver.take(step.batches)
@@ -388,7 +387,7 @@ class TrialProcess:
         if self.meetings:
             self.meetings.renew()
         driver, seed = self.start_driver(), self.job.settings.seed + step.seed
-        driver.replay(self._replay, in_order=self.job.comparison.in_workers)
+        driver.replay = self._replay
         only_files = all(
             has_files(fault) and Effect.DEATH not in fault.effects for fault in self.job.faults
         )

@@ -316,7 +316,7 @@ class FaultFreeRun:
             batch_size=self._batch_size,
             replay=replay_of(self.reference),
             needs_workers=True,
-            recovers_in_workers=self.reference.is_of_worker,
+            recovers_in_workers=bool(self.reference.workers),
             history=self.history,
             may_take_longer=may_take_longer,
             most_bytes=_most_bytes_of(getattr(self, "working", None)),
@@ -324,7 +324,7 @@ class FaultFreeRun:
 
     def _allowed_changes(self, changes: Mapping[str, Any]) -> Mapping[str, Any]:
         """The *changes* of loader options that the dataset allows: it may reject other numbers."""
-        if not self.reference.is_of_all_workers:
+        if self.reference.workers <= 1:
             return changes
         return {name: value for name, value in changes.items() if name != "num_workers"}
 
@@ -382,7 +382,7 @@ class FaultFreeRun:
 
     def _run(self, attempts: Sequence[Mapping[str, Any]]) -> None:
         """The fault-free epoch; another one if it shows that workers draw samples of their own."""
-        if self.reference.is_of_all_workers:
+        if self.reference.workers > 1:
             attempts = [self._allowed_changes(attempts[0])]
         self._run_fault_free(attempts)
         if (count := self._count_own_samples(attempts[0])) is not None:
@@ -460,7 +460,4 @@ def _refuse(trial: JudgedTrial, reason: str, group: str) -> NotApplicable:
 
 def replay_of(reference: Reference) -> Replay:
     """What a trial requests that is compared with the *reference*."""
-    draws = tuple(map(base64.b64decode, reference.draws))
-    # If samples have different shapes, another batch of them may be padded.
-    in_batches = reference.comparison.in_batches or reference.mixes(reference.digests)
-    return Replay(draws, reference.readable, in_batches)
+    return Replay(tuple(map(base64.b64decode, reference.draws)), reference.readable)

@@ -20,8 +20,7 @@ from pytest_dataloader_faults.outcomes.agreement import (
     find_mask,
 )
 from pytest_dataloader_faults.outcomes.contract import Contract
-from pytest_dataloader_faults.outcomes.judge.expected import divide
-from pytest_dataloader_faults.outcomes.reference import ENOUGH_SAMPLES
+from pytest_dataloader_faults.outcomes.reference import ENOUGH_SAMPLES, divide
 from pytest_dataloader_faults.steps import Epoch, TrialOptions, arm_workers
 
 # Some facts about streams that draw. Training on a large text draws random windows of it, and each

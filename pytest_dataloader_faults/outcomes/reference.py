@@ -5,14 +5,14 @@ from __future__ import annotations
 import functools
 import itertools
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from pytest_dataloader_faults.exceptions import InvalidArgumentError
 from pytest_dataloader_faults.outcomes.agreement import EXACT, Comparison, Sample
 from pytest_dataloader_faults.outcomes.contract import Contract
-from pytest_dataloader_faults.outcomes.records import Outcome
+from pytest_dataloader_faults.outcomes.records import Batch, Outcome
 
 ENOUGH_SAMPLES = 8
 """Fewer random samples can be equal by accident."""
@@ -45,8 +45,8 @@ class Reference:
         members: The reference of each member of a group of jobs, if this is that of the group.
         parts: The digests of the rows of each batch, for a stream that makes its own batches.
             Two reads agree if they have the same rows, in whichever batches.
-        is_of_worker: Whether a worker has read the samples, because no other process could.
-        is_of_all_workers: Whether all workers have read them, because one worker alone could not.
+        workers: How many workers have read the samples, because no other process could; if one
+            worker alone could not, all of them.
         undivided_samples: The digests that all members of a group return together of a stream; the
             part of each may differ from epoch to epoch. Empty if this reference is complete.
         lacks_workers: Whether the loader has ``num_workers=0``, torch's default.
@@ -70,8 +70,7 @@ class Reference:
     is_whole: bool = field(default=True, compare=False)
     members: tuple[Reference, ...] = field(default=(), repr=False, compare=False)
     parts: tuple[tuple[str, ...], ...] = field(default=(), repr=False, compare=False)
-    is_of_worker: bool = field(default=False, compare=False)
-    is_of_all_workers: bool = field(default=False, compare=False)
+    workers: int = field(default=0, compare=False)
     undivided_samples: tuple[str, ...] = field(default=(), repr=False, compare=False)
     lacks_workers: bool = field(default=False, compare=False)
     displaced: tuple[tuple[Any, Any], ...] = field(default=(), repr=False, compare=False)
@@ -81,10 +80,59 @@ class Reference:
         """The digest of each sample, by its index."""
         return {name: sample.digest for name, sample in self.samples}
 
+    @functools.cached_property
+    def by_key(self) -> Mapping[Any, Sample] | None:
+        """Each sample of a map-style dataset, or each batch; None for a stream."""
+        return dict(self.samples) if self.kind == "map" else None
+
+    @functools.cached_property
+    def counts(self) -> Counter[str]:
+        """How often each sample is delivered, by its digest."""
+        return Counter(self.digests.values())
+
+    @functools.cached_property
+    def owners(self) -> Mapping[str, Any]:
+        """The index of each content that only one sample has."""
+        samples = self.by_key or {}
+        counts = Counter(sample.content for sample in samples.values())
+        return {each.content: key for key, each in samples.items() if counts[each.content] == 1}
+
+    @functools.cached_property
+    def keys_by_digest(self) -> Mapping[str, Any]:
+        """An index of each digest that shows which sample it is.
+
+        If parts of samples vary, the digest may be that of a label, which many samples share.
+        """
+        comparison = self.comparison
+        samples = {} if comparison.in_batches or comparison.mask else self.by_key or {}
+        return {sample.digest: key for key, sample in samples.items()}
+
+    @functools.cached_property
+    def batches_by_worker(self) -> Mapping[int, Sequence[Batch]]:
+        """The batches of each worker of a stream without a fault; empty if they are not known."""
+        return divide(self.fault_free)
+
     @property
-    def rows(self) -> Counter[str] | None:
-        """The rows of a stream's own batches; None if they may not be samples."""
-        return count_rows(self.parts)
+    def has_own_files(self) -> bool:
+        """Whether each worker of a stream used as many files as it made samples."""
+        if self.fault_free is None or not self.batches_by_worker:
+            return False
+        files = {each.worker: len(each.files) for each in self.fault_free.workers}
+        return all(
+            files.get(worker, 0) == sum(len(each.samples) for each in batches)
+            for worker, batches in self.batches_by_worker.items()
+        )
+
+    @functools.cached_property
+    def in_rows(self) -> Reference | None:
+        """This reference of rows; None unless a stream makes its own batches, of distinct rows."""
+        is_divisible = not self.undivided_samples and self.stream_limit is None
+        if not is_divisible or count_rows(self.parts) is None:
+            return None
+        rows = enumerate(map(Sample, itertools.chain(*self.parts)))
+        # It is not known whose files the rows come from.
+        fault_free = self.fault_free and replace(in_rows(self.fault_free), processes=())
+        return replace(self, samples=tuple(rows), parts=(), fault_free=fault_free)
 
     @property
     def sample_count(self) -> int:
@@ -108,12 +156,33 @@ class Reference:
         has_end = self.kind == "iterable" and self.stream_limit is None
         return len(self.samples) if has_end else None
 
-    def mixes(self, indices: Iterable[Any]) -> bool:
-        """Whether the samples with these *indices* differ in their shapes, as far as recorded."""
-        names = set(indices)
-        samples = (sample for name, sample in self.samples if name in names)
-        forms = (tuple(part.form for part in sample.parts) for sample in samples if sample.parts)
-        return len(set(forms)) > 1
+
+def divide(fault_free: Outcome | None) -> Mapping[int, Sequence[Batch]]:
+    """The batches of each worker of a stream in *fault_free*; empty if they are not known."""
+    if fault_free is None:
+        return {}
+    batches: dict[int, list[Batch]] = {
+        each.worker: [] for each in fault_free.workers if each.worker is not None
+    }
+    for batch in fault_free.delivered:
+        if batch.worker is None or batch.is_whole:
+            return {}
+        batches.setdefault(batch.worker, []).append(batch)
+    return batches
+
+
+def in_rows(outcome: Outcome) -> Outcome:
+    """*outcome*, with the rows of a stream's own batches as samples."""
+    passes = tuple(
+        replace(
+            each,
+            delivered=tuple(
+                replace(batch, samples=tuple(map(Sample, batch.rows))) for batch in each.delivered
+            ),
+        )
+        for each in outcome.passes
+    )
+    return replace(outcome, passes=passes, ranks=tuple(map(in_rows, outcome.ranks)))
 
 
 def count_rows(batches: Sequence[Sequence[str]]) -> Counter[str] | None:

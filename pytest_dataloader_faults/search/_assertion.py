@@ -119,7 +119,7 @@ class Survey:
                 compare_worker_output=fault_free_run.compare_worker_output,
             ),
             replay=replay_of(reference) if is_known else NO_REPLAY,
-            recovers_in_workers=reference.is_of_worker,
+            recovers_in_workers=bool(reference.workers),
             history=fault_free_run.history,
         )
         return run_trial_job(job)

@@ -10,7 +10,7 @@ from torch.utils.data._utils import fetch
 
 from pytest_dataloader_faults import check_dataset, run_trial
 from pytest_dataloader_faults.exceptions import UnusableDatasetError
-from pytest_dataloader_faults.outcomes.judge.expected import divide
+from pytest_dataloader_faults.outcomes.reference import divide
 from support.datasets import Records, RecordStream
 from support.own_batches import (
     ForSoManyWorkers,

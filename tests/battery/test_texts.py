@@ -80,7 +80,7 @@ PLANS = {
     "no connection": ("connection-error", READS),
     "in workers only": (
         "read-before-fork",
-        replace(READS, reference=Reference("map", (), is_of_worker=True)),
+        replace(READS, reference=Reference("map", (), workers=1)),
     ),
     "a stream": ("copy-on-write", _of_length(None, kind="iterable")),
     "few samples": ("copy-on-write", _of_length(1023)),

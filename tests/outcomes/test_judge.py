@@ -15,7 +15,7 @@ from pytest_dataloader_faults.outcomes import (
 from pytest_dataloader_faults.outcomes.agreement import BY_FORM, EXACT, Comparison, Mask
 from pytest_dataloader_faults.outcomes.contract import Wrong
 from pytest_dataloader_faults.outcomes.judge import rules
-from pytest_dataloader_faults.outcomes.judge.expected import SAMPLER_CONTINUES, USED_UP
+from pytest_dataloader_faults.outcomes.judge.rules import SAMPLER_CONTINUES, USED_UP
 from pytest_dataloader_faults.outcomes.leaks import judge_growth
 from pytest_dataloader_faults.outcomes.stages import RECOVERY, START, Stage
 from support.facts import (

@@ -28,18 +28,18 @@ from pytest_dataloader_faults.outcomes.judge import (
     causes,
     compare,
     errors,
-    expected,
     hangs,
     ranks,
     sharing,
 )
+from pytest_dataloader_faults.outcomes.judge import rules as trial_rules
 from pytest_dataloader_faults.outcomes.libraries import HINTS
 from pytest_dataloader_faults.outcomes.stages import SharedConnection
 from support.facts import EPOCH_1, ordinary, raised, revised
 
 MODULES = (
     *(causes, errors, hangs, sharing, rules, memory, workers),
-    *(ranks, rank_checks, expected, compare, at_rest, _epochs, listings),
+    *(ranks, rank_checks, trial_rules, compare, at_rest, _epochs, listings),
     judge,
     *(network, writes),
 )

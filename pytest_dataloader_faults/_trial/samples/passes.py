@@ -14,9 +14,10 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import itertools
 import pickle
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, TypeAlias, TypeVar
 
@@ -108,7 +109,7 @@ class SampleComparer:
         except Exception:  # noqa: BLE001  # it was tried on the reference, where it must work
             return value
 
-    def digest(self, parts: _Parts) -> str:
+    def digest(self, parts: Iterable[Part]) -> str:
         """The digest of what is compared of the *parts* of a sample."""
         return digest_of(self.comparison.reduce(parts))
 
@@ -124,6 +125,28 @@ class SampleComparer:
         return Sample(digest_of(compared), content, reported)
 
 
+class Reading(NamedTuple):
+    """A batch as it was read once.
+
+    Attributes:
+        names: The names of its samples; None for a stream, whose samples have none.
+        samples: The parts of each sample. They are fewer than *names* if samples are missing.
+        is_whole: Whether it is compared as one sample, or cannot be split.
+        rows: The digests of its rows, if a stream makes its own batches.
+    """
+
+    names: tuple[Name, ...] | None
+    samples: tuple[_Parts, ...]
+    is_whole: bool = False
+    rows: tuple[str, ...] = ()
+
+    @property
+    def pairs(self) -> list[tuple[Name | tuple[Name, ...] | None, _Parts]]:
+        """The parts of each sample, by its name; the name of a whole batch is all of its names."""
+        keys = (self.names,) if self.is_whole else self.names
+        return list(zip(keys or itertools.repeat(None), self.samples, strict=False))
+
+
 def record_batch(
     batch: Any,
     draw: Draw | None,
@@ -131,24 +154,38 @@ def record_batch(
     comparer: SampleComparer,
     max_samples: int | None = None,
 ) -> Batch:
-    """The record of *batch*: its samples, or the whole if it is compared so, or cannot be split.
+    """The record of *batch*, as the loop has received it; the arguments of ``split_batch``.
+
+    Its digest is that of all parts, whatever is compared of them.
+    """
+    names, samples, is_whole, rows = split_batch(batch, draw, loader, comparer, max_samples)
+    digests = map(digest_of, samples)
+    digest = next(digests) if is_whole else digest_of_rows(digests)
+    records = tuple(map(comparer.record, samples))
+    return Batch(names, records, digest, is_whole=is_whole, rows=rows)
+
+
+def split_batch(
+    batch: Any,
+    draw: Draw | None,
+    loader: DataLoader[Any],
+    comparer: SampleComparer,
+    max_samples: int | None = None,
+) -> Reading:
+    """The samples of *batch*, or the whole if it is compared so, or cannot be split.
 
     *draw* is what the sampler requested; None for a stream. *max_samples*: how many samples it has
     at most, if that is not the batch size of *loader*.
     """
+    names = None if draw is None else draw.names
     size = max_samples or loader.batch_size or 1
-    is_whole = comparer.comparison.in_batches
-    rows = None if is_whole else _rows(batch, draw, loader, comparer, size)
-    keys = None if draw is None else draw.names
+    rows = None
+    if not comparer.comparison.in_batches:
+        rows = _rows(batch, draw, loader, comparer, size)
     if rows is None:
-        parts = comparer.take_apart(batch)
-        return Batch(keys, (comparer.record(parts),), digest_of(parts), is_whole=True)
-    return Batch(
-        keys,
-        tuple(map(comparer.record, rows)),
-        digest_of_rows(map(digest_of, rows)),
-        rows=() if draw or loader._auto_collation else comparer.digests_of_rows(batch),
-    )
+        return Reading(names, (comparer.take_apart(batch),), is_whole=True)
+    is_own = draw is None and not loader._auto_collation
+    return Reading(names, rows, rows=comparer.digests_of_rows(batch) if is_own else ())
 
 
 def _rows(
@@ -176,25 +213,6 @@ def _is_empty(batch: Any) -> bool:
 
 
 # Passes without a fault
-
-
-class Reading(NamedTuple):
-    """A sample, or a batch that is compared as a whole, as it was read once.
-
-    The samples of a stream have no names.
-    """
-
-    name: Name | tuple[Name, ...] | None
-    parts: _Parts
-    rows: tuple[str, ...] = ()
-    """The digests of its rows, if a stream makes its own batches."""
-
-
-class BatchReading(NamedTuple):
-    """A batch, as it was read once; *rows* are None if it cannot be split into samples."""
-
-    names: tuple[Name, ...]
-    rows: Sequence[_Parts] | None
 
 
 @dataclass
@@ -275,23 +293,18 @@ class Reader:
             if not reads_whole_batches(self.dataset):
                 raise
             batch = self.fetch(draw, one_by_one=True)
-        return Reading(draw.names[0], self._take_apart(batch, is_whole=draw.is_whole))
+        samples = self._split(batch, draw, 1).samples[:1] or (self.comparer.take_apart(batch),)
+        return Reading(draw.names, samples)
 
-    def read_batch(self, draw: Draw) -> BatchReading:
-        """The batch of *draw*, as its samples."""
-        batch = self.fetch(draw)
-        if draw.is_whole or not self.loader._auto_collation:
-            return BatchReading(draw.names, (self._take_apart(batch, is_whole=True),))
-        count = len(draw.names)  # A ready batch may lack some.
-        self._require_split(batch, count)
-        self._require_key(self.comparer.split(batch, count) or ())
-        counts = range(count, 0, -1) if reads_whole_batches(self.dataset) else [count]
-        samples = (self.comparer.rows(batch, each) for each in counts)
-        return BatchReading(draw.names, next(filter(None, samples), None))
-
-    def read_whole_batch(self, draw: Draw) -> Reading:
-        """The batch of *draw*, as one sample."""
-        return Reading(draw.names, self._take_apart(self.fetch(draw), is_whole=True))
+    def read(self, draw: Draw) -> Reading:
+        """The batch of *draw*. Only a dataset that makes ready batches may leave out samples."""
+        batch, count = self.fetch(draw), len(draw.names)
+        if self.loader._auto_collation and not draw.is_whole:
+            self._require_split(batch, count)
+        reading = self._split(batch, draw, count)
+        if len(reading.samples) == count or reads_whole_batches(self.dataset):
+            return reading
+        return Reading(draw.names, (self.comparer.take_apart(batch),), is_whole=True)
 
     def _make_fetcher(self) -> Any:
         is_map = loaders.kind_of(self.dataset) == "map"
@@ -350,8 +363,7 @@ class Reader:
                 raise
             if is_batched and is_first and self.comparer.split(batch, 1) is None:
                 self._refuse_batches()
-            rows = () if is_batched else self.comparer.digests_of_rows(batch)
-            yield Reading(None, self._take_apart(batch), rows)
+            yield self._split(batch, None, 1)
             is_first = False
 
     def _collates_several(self) -> bool:
@@ -371,18 +383,15 @@ class Reader:
 
     # What is compared
 
-    def _take_apart(self, batch: Any, *, is_whole: bool = False) -> _Parts:
-        """The parts of a batch of one sample, or of the whole batch."""
-        is_batch = self.loader._auto_collation and not is_whole
-        self._require_key((self.comparer.split(batch, 1) if is_batch else None) or [batch])
-        rows = self.comparer.rows(batch, 1) if is_batch else None
-        return rows[0] if rows else self.comparer.take_apart(batch)
-
-    def _require_key(self, samples: Sequence[Any]) -> None:
-        """Refuse a function of the author's that fails on *samples* that no fault has hit."""
+    def _split(self, batch: Any, draw: Draw | None, count: int) -> Reading:
+        """The samples of *batch*. A key of the author's that fails on them is refused."""
         if (key := self.comparer.contract.key) is not None:
+            is_batch = self.loader._auto_collation and not (draw and draw.is_whole)
+            is_split = is_batch and not self.comparer.comparison.in_batches
+            samples = self.comparer.split(batch, count) if is_split else None
             with loaders.report_dataset_errors("the contract's key"):
-                list(map(key, samples))
+                list(map(key, samples or [batch]))
+        return split_batch(batch, draw, self.loader, self.comparer, count)
 
     def _require_split(self, batch: Any, count: int) -> None:
         """Refuse a function of the author's that does not split *batch* into *count* samples."""

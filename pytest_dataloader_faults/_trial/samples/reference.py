@@ -7,18 +7,19 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import pickle
 import statistics
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
-from torch.utils.data import DataLoader
-from torch.utils.data.dataloader import _DatasetKind
+import torch
+from torch.utils.data._utils import worker as torch_worker
 
-from pytest_dataloader_faults._engine.worker.arm import end_with_parent
+from pytest_dataloader_faults._engine.system.processes import run_in_child
 from pytest_dataloader_faults._engine.worker.fetch_hooks import seed_everything
 from pytest_dataloader_faults._trial import loaders
 from pytest_dataloader_faults._trial.job import ReferenceJob
@@ -26,7 +27,6 @@ from pytest_dataloader_faults._trial.samplers import choose_size, count_samples,
 from pytest_dataloader_faults._trial.samples import draws
 from pytest_dataloader_faults._trial.samples.draws import Draw, Name
 from pytest_dataloader_faults._trial.samples.passes import (
-    BatchReading,
     Reader,
     Reading,
     SampleComparer,
@@ -44,6 +44,9 @@ from pytest_dataloader_faults.outcomes.agreement import (
 )
 from pytest_dataloader_faults.outcomes.reference import count_rows, describe_unstable
 from pytest_dataloader_faults.outcomes.text import pluralize
+
+if TYPE_CHECKING:
+    from torch.utils.data import DataLoader
 
 CALLS_USER_CODE = True
 
@@ -65,12 +68,8 @@ _FEW_SAMPLES, _FEW_BATCHES = 64, 4
 """How many samples of such a stream each worker returns: this many, in whole batches."""
 
 
-class _StreamPasses(NamedTuple):
-    """Two passes over a stream, and after how many samples these ended; None if by themselves."""
-
-    readings: list[Reading]
-    repeats: list[Reading]
-    limit: int | None
+_StreamPasses: TypeAlias = "tuple[list[Reading], list[Reading], int | None]"
+"""Two passes over a stream, and after how many samples these ended; None if by themselves."""
 
 
 def take_reference(loader: DataLoader[Any], job: ReferenceJob) -> Reference:
@@ -78,16 +77,16 @@ def take_reference(loader: DataLoader[Any], job: ReferenceJob) -> Reference:
     is_stream = loaders.kind_of(loaders.dataset_of(loader)) == "iterable"
     read: Callable[[], Any] = partial(_read_stream if is_stream else _take_by_index, loader, job)
     try:
-        results, is_of_worker, is_of_all_workers = [read()], False, False
+        results, workers = [read()], 0
     except UnusableDatasetError as error:
         if error.__cause__ is None or not loader.num_workers:  # The user's code raised nothing.
             raise
-        results, is_of_all_workers = _read_in_workers(loader, read)
-        is_of_worker = True
+        results = _read_in_workers(loader, read, job.passes * job.deadline)
+        workers = len(results)
         if not results:
             raise
     reference = _reference_of_stream(loader, job, results) if is_stream else results[0]
-    return replace(reference, is_of_worker=is_of_worker, is_of_all_workers=is_of_all_workers)
+    return replace(reference, workers=workers)
 
 
 def _make_reader(loader: DataLoader[Any], job: ReferenceJob) -> Reader:
@@ -102,72 +101,48 @@ def _make_reader(loader: DataLoader[Any], job: ReferenceJob) -> Reader:
 
 
 def _read_in_workers(
-    loader: DataLoader[Any], read: Callable[[], _Result]
-) -> tuple[list[_Result], bool]:
-    """What *read* returns in a worker of *loader*, and whether it needs all of its workers.
+    loader: DataLoader[Any], read: Callable[[], _Result], seconds: float
+) -> list[_Result]:
+    """What *read* returns in each worker that it needs; each may take that many *seconds*.
 
-    A stream is read in one worker, which has all of it, or else in as many as *loader* has. Nothing
-    is returned if a worker died.
+    Samples with indices are read in one worker, and a stream in one, which has all of it, or else
+    in as many as *loader* has. Nothing is returned if a worker died.
 
     Raises:
         UnusableDatasetError: The dataset cannot be read in workers either.
     """
-    replies = _ask_workers(loader, read, 1)
     is_stream = loaders.kind_of(loaders.dataset_of(loader)) == "iterable"
-    if is_stream and any(isinstance(each, UnusableDatasetError) for each in replies):
-        of_all = _ask_workers(loader, read, loader.num_workers)
-        if of_all and not any(isinstance(each, UnusableDatasetError) for each in of_all):
-            return of_all, True
+    replies: list[Any] = []
+    for count in (1, loader.num_workers) if is_stream else (1,):
+        packed = [
+            run_in_child(partial(_read_as_worker, loader, read, worker, count), seconds)
+            for worker in range(count)
+        ]
+        others = list(map(pickle.loads, packed)) if all(packed) else []  # our own
+        if others and not any(isinstance(each, UnusableDatasetError) for each in others):
+            return others
+        replies = replies or others
     for reply in replies:
         if isinstance(reply, UnusableDatasetError):
             raise reply
-    return replies, False
+    return []
 
 
-def _ask_workers(loader: DataLoader[Any], read: Callable[[], Any], count: int) -> list[Any]:
-    """What each of *count* workers replies, maybe an error; nothing if one of them died."""
+def _read_as_worker(
+    loader: DataLoader[Any], read: Callable[[], Any], worker: int, count: int
+) -> bytes:
+    """What *read* returns, or the error, in this process as one of *count* workers."""
     dataset = loaders.dataset_of(loader)
-    options: dict[str, Any] = {} if loaders.kind_of(dataset) == "iterable" else {"sampler": [0]}
-    options |= {"batch_size": None, "multiprocessing_context": "fork", "num_workers": count}
-    task = _ReadInWorker(read, loader.worker_init_fn)
+    seed = torch.initial_seed() + worker
+    info = torch_worker.WorkerInfo(id=worker, num_workers=count, seed=seed, dataset=dataset)
+    torch_worker._worker_info = info
     try:
-        return list(DataLoader(dataset, worker_init_fn=task, **options))
-    except RuntimeError:  # A worker has exited.
-        return []
-
-
-class _ReadInWorker:
-    """A ``worker_init_fn`` that runs the user's own; then *read* makes the one batch."""
-
-    def __init__(self, read: Callable[[], Any], init_fn: Callable[[int], object] | None) -> None:
-        self._read, self._then = read, init_fn
-
-    def __call__(self, worker: int) -> None:
-        """Run in the worker, before it makes its fetcher."""
-        end_with_parent(at_once=True)
-        reply = self._reply(worker)
-        _DatasetKind.create_fetcher = lambda *_: _OneBatch(reply)  # type: ignore[method-assign]
-
-    def _reply(self, worker: int) -> Any:
-        try:
-            with loaders.report_dataset_errors("worker_init_fn"):
-                if self._then is not None:
-                    self._then(worker)
-            return self._read()
-        except UnusableDatasetError as error:
-            return error
-
-
-class _OneBatch:
-    """A fetcher that makes one batch, and then is at the end."""
-
-    def __init__(self, batch: Any) -> None:
-        self._batches = [batch]
-
-    def fetch(self, _: Any) -> Any:
-        if not self._batches:
-            raise StopIteration
-        return self._batches.pop()
+        with loaders.report_dataset_errors("worker_init_fn"):
+            if loader.worker_init_fn is not None:
+                loader.worker_init_fn(worker)
+        return pickle.dumps(read())
+    except UnusableDatasetError as error:
+        return pickle.dumps(error)
 
 
 # Samples with indices
@@ -260,7 +235,7 @@ class _ByIndex:
                 if not seed or self._may_drop_seeds:
                     read = partial(self._read, self.reader.read_alone, self._samples, step, seed)
                     self._alone[step, seed] = children.enter_context(self.reader.child(read))
-            batched = self._read(self.reader.read_batch, self._requested)
+            batched = self._read(self.reader.read, self._requested)
             try:
                 return self._compare(batched)
             except loaders.CollateError:  # Of one sample: it may need as many as a batch has.
@@ -268,15 +243,15 @@ class _ByIndex:
                     raise
         return self._take_whole_batches()
 
-    def _compare(self, batched: Sequence[BatchReading]) -> Reference:
+    def _compare(self, batched: Sequence[Reading]) -> Reference:
         """The reference of samples that are the same in these batches and alone; or of batches."""
         readings = repeats = self._read_first(batched)
         if self._comparer.comparison.is_loose or not self._agree(readings, batched):
             repeats = self._read_alone(batched, step=1)
             _adapt(self.reader, self.job, readings, repeats)
         if not self._agree(readings, batched):
-            again = self._read(self.reader.read_batch, self._requested, step=-1)
-            _adapt(self.reader, self.job, _rows_in(batched), _rows_in(again))
+            again = self._read(self.reader.read, self._requested, step=-1)
+            _adapt(self.reader, self.job, batched, again)
         if self._comparer.comparison.is_loose:
             self._drop_useless_seeds()
         reference = _build(self.reader, readings, repeats)
@@ -284,19 +259,19 @@ class _ByIndex:
             return reference
         return self._take_whole_batches()
 
-    def _read_first(self, batched: Sequence[BatchReading]) -> list[Reading]:
+    def _read_first(self, batched: Sequence[Reading]) -> list[Reading]:
         """Each sample alone; without seeds if no sample needs them."""
         if not self._may_drop_seeds:
             return self._read_alone(batched)
         readings = self._read_alone(batched, seed=1)
         is_same = self._agree(readings, batched)
         first = readings if is_same else self._read_alone(batched)
-        if _digests(self._comparer, readings) == _digests(self._comparer, first):
+        if self._digests(readings) == self._digests(first):
             self._drop_useless_seeds()
         return first
 
     def _read_alone(
-        self, batched: Sequence[BatchReading], step: int = -1, seed: int = 0
+        self, batched: Sequence[Reading], step: int = -1, seed: int = 0
     ) -> list[Reading]:
         """Each sample alone, or else those of the batches.
 
@@ -307,9 +282,10 @@ class _ByIndex:
         except loaders.CollateError:
             raise
         except UnusableDatasetError:
-            if not all(each.rows for each in batched):
+            if not all(each.samples and not each.is_whole for each in batched):
                 raise
-            return list({each.name: each for each in _rows_in(batched)}.values())
+            samples: dict[Any, Any] = dict(_pairs(batched))
+            return [Reading((name,), (parts,)) for name, parts in samples.items()]
 
     @property
     def _may_drop_seeds(self) -> bool:
@@ -325,10 +301,10 @@ class _ByIndex:
         comparer = self._comparer
         comparer.comparison = replace(comparer.comparison, in_batches=True)
         readings, repeats = (
-            self._read(self.reader.read_whole_batch, self._requested, step) for step in (1, -1)
+            self._read(self.reader.read, self._requested, step) for step in (1, -1)
         )
         _adapt(self.reader, self.job, readings, repeats)
-        mask = spread(comparer.comparison.mask, _parts_by_sample((*readings, *repeats)))
+        mask = spread(comparer.comparison.mask, _pairs((*readings, *repeats)))
         comparer.comparison = replace(comparer.comparison, mask=mask)
         self._drop_useless_seeds()
         return _build(self.reader, readings, repeats)
@@ -342,19 +318,22 @@ class _ByIndex:
         self._seconds = _patience(self.job) + _TIMES * (time.monotonic() - began)
         return result
 
-    def _agree(self, readings: Sequence[Reading], batches: Sequence[BatchReading]) -> bool:
+    def _digests(self, readings: Sequence[Reading]) -> dict[Any, str]:
+        return {key: self._comparer.digest(parts) for key, parts in _pairs(readings)}
+
+    def _agree(self, readings: Sequence[Reading], batches: Sequence[Reading]) -> bool:
         """Whether each row of the *batches* is equal to its sample in *readings*.
 
         A ready batch may hold fewer samples than requested: the judge says that some are missing.
         """
-        rows_read = _digests(self._comparer, readings)
-        digests = dict(zip((each.name for each in readings), rows_read, strict=True))
+        digests = self._digests(readings)
         known = set(digests.values())
-        for names, rows in batches:
-            found = list(map(self._comparer.digest, rows or ()))
-            is_whole = len(found) == len(names) and found == [digests[each] for each in names]
+        for batch in batches:
+            found = list(map(self._comparer.digest, batch.samples))
+            names = batch.names or ()
+            is_complete = len(found) == len(names) and found == [digests[each] for each in names]
             is_part = 0 < len(found) < len(names) and known.issuperset(found)
-            if not (is_whole or is_part):
+            if batch.is_whole or not (is_complete or is_part):
                 return False
         return True
 
@@ -380,7 +359,7 @@ def _read_stream(loader: DataLoader[Any], job: ReferenceJob) -> _StreamPasses:
                 break
         seed_everything(job.settings.seed + 1)  # A stream may draw by the seed of its worker.
         repeats = list(itertools.islice(reader.read_stream(), limit))
-    return _StreamPasses(readings[:limit], repeats, limit)
+    return readings[:limit], repeats, limit
 
 
 def _reference_of_stream(
@@ -388,11 +367,12 @@ def _reference_of_stream(
 ) -> Reference:
     """The reference of a stream whose parts were read apart."""
     reader = _make_reader(loader, job)
-    readings = list(itertools.chain(*(each.readings for each in passes)))
-    repeats = list(itertools.chain(*(each.repeats for each in passes)))
+    readings, repeats = (
+        list(itertools.chain(*each)) for each in list(zip(*passes, strict=True))[:2]
+    )
     if not readings:
         raise loaders.EmptyDatasetError(loaders.empty_message(reader.dataset))
-    limit = max((each.limit for each in passes if each.limit is not None), default=None)
+    limit = max((limit for *_, limit in passes if limit is not None), default=None)
     comparison = replace(job.comparison, seeded=None)
     if limit is not None:
         comparison = replace(comparison, limit=limit, by_form=True)
@@ -425,21 +405,21 @@ def _build(reader: Reader, readings: Sequence[Reading], repeats: Sequence[Readin
     """The reference from two readings of the same samples; those of a stream in any order."""
     kind, comparison = loaders.kind_of(reader.dataset), reader.comparer.comparison
     is_regrouped = _have_same_rows(readings, repeats)
-    samples, repeated = (_record(each, reader.comparer) for each in (readings, repeats))
-    names = [number if each.name is None else each.name for number, each in enumerate(readings)]
+    pairs, others = _pairs(readings), _pairs(repeats)
+    samples, repeated = (_record(each, reader.comparer) for each in (pairs, others))
+    names = [number if name is None else name for number, (name, _) in enumerate(pairs)]
     place, unstable = None if is_regrouped else _find_unstable(samples, repeated), ""
     if place is not None:
-        shown = (comparison.reduce(each[place].parts) for each in (readings, repeats))
-        change = difference(*map(tuple, shown)).replace("the reference", "the first read")
+        shown = (tuple(comparison.reduce(each[place][1])) for each in (pairs, others))
+        change = difference(*shown).replace("the reference", "the first read")
         unstable = describe_unstable(names[place], change, reader.comparer.contract)
     varies = not (is_regrouped or repeats is readings)
-    varying = count_varying(*map(_parts_by_sample, (readings, repeats))) if varies else {}
     rows = tuple(each.rows for each in readings)
     return Reference(
         kind,
         tuple(zip(names, (sample for _, sample in samples), strict=True)),
         unstable=unstable,
-        varying=tuple(varying.items()),
+        varying=tuple(count_varying(pairs, others).items()) if varies else (),
         comparison=comparison,
         parts=rows if all(rows) else (),
     )
@@ -449,10 +429,14 @@ _Record = Sequence[tuple[Any, Sample]]
 """The samples of a reading, by their names."""
 
 
-def _record(readings: Sequence[Reading], comparer: SampleComparer) -> _Record:
-    """The samples in *readings*, by the comparison that *comparer* has now."""
+def _pairs(readings: Sequence[Reading]) -> SampleParts:
+    return [pair for each in readings for pair in each.pairs]
+
+
+def _record(pairs: SampleParts, comparer: SampleComparer) -> _Record:
+    """The samples in *pairs*, by the comparison that *comparer* has now."""
     comparer.begin()
-    return [(each.name, comparer.record(each.parts)) for each in readings]
+    return [(name, comparer.record(tuple(parts))) for name, parts in pairs]
 
 
 def _find_unstable(samples: _Record, repeated: _Record) -> int | None:
@@ -465,31 +449,13 @@ def _find_unstable(samples: _Record, repeated: _Record) -> int | None:
     return None
 
 
-def _digests(comparer: SampleComparer, readings: Iterable[Reading]) -> list[str]:
-    """The digests of *readings* by the comparison that *comparer* has now."""
-    return [comparer.digest(each.parts) for each in readings]
-
-
-def _rows_in(batches: Sequence[BatchReading]) -> list[Reading]:
-    """The samples of the *batches*, as far as these can be split."""
-    return [
-        Reading(name, row)
-        for names, rows in batches
-        for name, row in zip(names, rows or (), strict=False)
-    ]
-
-
-def _parts_by_sample(readings: Sequence[Reading]) -> SampleParts:
-    return [(each.name, each.parts) for each in readings]
-
-
 def _adapt(
     reader: Reader, job: ReferenceJob, readings: Sequence[Reading], repeats: Sequence[Reading]
 ) -> None:
     """Compare as closely as both readings agree, if *job* allows that."""
+    first, second = _pairs(readings), _pairs(repeats)
     is_allowed = job.adapts_comparison and reader.comparer.contract.key is None
-    if is_allowed and len(readings) == len(repeats):
-        first, second = _parts_by_sample(readings), _parts_by_sample(repeats)
+    if is_allowed and len(first) == len(second):
         is_stream = loaders.kind_of(reader.dataset) == "iterable"
         comparison = closest(reader.comparer.comparison, first, second, is_stream=is_stream)
         reader.comparer.comparison = comparison

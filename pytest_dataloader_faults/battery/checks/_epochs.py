@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Container, Iterable, Iterator
 from dataclasses import replace
-from itertools import pairwise
 from typing import Any
 
 from pytest_dataloader_faults.battery.checks._base import (
@@ -17,7 +16,7 @@ from pytest_dataloader_faults.outcomes import Outcome, Pass, Reference, Verdict
 from pytest_dataloader_faults.outcomes.agreement import Part
 from pytest_dataloader_faults.outcomes.chains import error_line
 from pytest_dataloader_faults.outcomes.contract import Cause, Finding
-from pytest_dataloader_faults.outcomes.judge.expected import USED_UP
+from pytest_dataloader_faults.outcomes.judge.rules import USED_UP
 from pytest_dataloader_faults.outcomes.judge.sharing import UNPICKLABLE
 from pytest_dataloader_faults.outcomes.leaks import (
     FEWEST_EPOCHS,
@@ -64,7 +63,7 @@ def workers_agree(workload: Workload) -> Iterator[Scenario]:
     """
     worker_count = len({each.worker for each in workload.fault_free.workers})
     stream_count = workload.reference.stream_count
-    if stream_count is None or worker_count == 1 or workload.reference.is_of_all_workers:
+    if stream_count is None or worker_count == 1 or workload.reference.workers > 1:
         yield Scenario()
         return
     counts = {stream_count, *(len(kind.read.paths) or 1 for kind in workload.kinds)}
@@ -157,14 +156,13 @@ def _require_epochs(_: Workload, outcome: Outcome) -> None:
     )
 
 
-REPEATED = Epoch(same_order=True, same_seed=True)
+REPEATED = Epoch(same_seed=True)
 _LEFT = replace(REPEATED, batches=1)
 _PERSISTENT = {"persistent_workers": True}
 _IN_KEPT_WORKERS = Epoch(keep_workers=True)
 FAULTS_IN_EPOCH_1 = Scenario(
     loader=_PERSISTENT, processes=arm_workers(_IN_KEPT_WORKERS, Action.END_FAULTS, _IN_KEPT_WORKERS)
 )
-_IN_SAME_ORDER = arm_workers(*[Epoch(same_order=True)] * 2)
 
 
 def _find_leftovers(outcome: Outcome) -> Finding | None:
@@ -204,7 +202,7 @@ def _find_leftovers(outcome: Outcome) -> Finding | None:
 )
 def read_before_fork(workload: Workload) -> Iterator[Scenario]:
     """No fault: what the first sample opens is what forked workers share."""
-    if workload.reference.is_of_worker:
+    if workload.reference.workers:
         raise NotApplicable("only workers can read it: in the main process it raises an error")
     yield Scenario()
 
@@ -222,20 +220,9 @@ def read_before_fork(workload: Workload) -> Iterator[Scenario]:
         " place: change a copy of it"
     ),
 )
-def two_epochs(workload: Workload) -> Iterator[Scenario]:
-    """Random numbers that repeat only show if a worker makes the same samples again.
-
-    So a dataset whose sampler shuffles runs epoch 2 in the order of epoch 1 as well.
-    """
-    in_own_order = Scenario(processes=run_epochs(2), keep_randomness=True)
-    run = workload.fault_free
-    drawn = [index for indices in run.epochs[0].drawn for index in indices]
-    is_sorted = all(a < b for a, b in pairwise(drawn) if type(a) is type(b))
-    if not run.comparison.allows_for_randomness or run.kind != "map" or is_sorted:
-        yield in_own_order
-        return
-    yield replace(in_own_order, title="as the sampler draws")
-    yield replace(in_own_order, title="epoch 2 in the order of epoch 1", processes=_IN_SAME_ORDER)
+def two_epochs(_: Workload) -> Iterator[Scenario]:
+    """Random numbers that repeat only show if a worker makes the same samples again."""
+    yield Scenario(processes=run_epochs(2), keep_randomness=True)
 
 
 @check(

@@ -31,8 +31,7 @@ from pytest_dataloader_faults.outcomes.contract import (
     Verdict,
     Wrong,
 )
-from pytest_dataloader_faults.outcomes.judge.allowed import Allowed, may_be_damaged
-from pytest_dataloader_faults.outcomes.judge.compare import count_missing
+from pytest_dataloader_faults.outcomes.judge.compare import Allowed, count_missing, may_be_damaged
 from pytest_dataloader_faults.outcomes.judge.rules import Judge, not_promised
 from pytest_dataloader_faults.outcomes.records import Batch, Outcome, Pass
 from pytest_dataloader_faults.outcomes.reference import Reference
@@ -159,7 +158,7 @@ class AtRestJudge(Judge):
         """How many samples are missing, of a dataset with or without a length."""
         if self.reference.kind == "map":
             return count_lacking(self.outcome, self.reference)
-        return max(0, count_missing(self.outcome.epochs[0], self.expected))
+        return max(0, count_missing(self.outcome.epochs[0], self.reference))
 
     def describe_tolerated(self) -> str:
         """The same, or how many samples the dataset has."""

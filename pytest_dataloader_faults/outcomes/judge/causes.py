@@ -32,7 +32,7 @@ from pytest_dataloader_faults.outcomes.contract import (
     Verdict,
     Wrong,
 )
-from pytest_dataloader_faults.outcomes.judge import expected, hangs, sharing
+from pytest_dataloader_faults.outcomes.judge import hangs, rules, sharing
 from pytest_dataloader_faults.outcomes.judge.errors import (
     find_explaining_deaths,
     last_printed_error,
@@ -324,7 +324,7 @@ def _count_samples(outcome: Outcome) -> int:
 
 def _dataset_cause(outcome: Outcome, wrong: Wrong | None, fault_free: Outcome) -> Cause:
     if any(not (epoch.complete or epoch.exception) for epoch in outcome.epochs[:-1]):
-        return expected.CONTINUES  # The loop left an epoch early.
+        return rules.CONTINUES  # The loop left an epoch early.
     if _count_workers(outcome) > _count_workers(fault_free):
         return _UNEVEN
     if wrong is Wrong.SAME_IN_EACH_WORKER or (

@@ -5,23 +5,29 @@ sample of a map-style dataset has a key, its index, so it is compared with the s
 batch that cannot be split counts as one sample; its key is the tuple of its indices. The samples of
 a stream have no keys, and their order depends on the workers, so they are counted.
 
-A contract may allow more, but only for what a fault has hit: see ``allowed.py``.
+A contract may allow more, but only for what a fault has hit.
+
+Some facts about a stream that makes its own batches. Each worker fills batches from its own shards,
+in any order, so the batches differ if there are more workers, or if a shard is skipped: all of
+their rows are in the reference, but none of the batches.
 """
 
 from __future__ import annotations
 
 import itertools
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Container, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
+from pytest_dataloader_faults.faults import CorruptedFile, Fault, TruncatedFile
+from pytest_dataloader_faults.faults.base import Effect
 from pytest_dataloader_faults.outcomes.agreement import ZEROS, Sample, difference
-from pytest_dataloader_faults.outcomes.contract import Cause, Finding, Verdict, Wrong
-from pytest_dataloader_faults.outcomes.judge.allowed import NOTHING, Allowed
-from pytest_dataloader_faults.outcomes.judge.expected import Expected
-from pytest_dataloader_faults.outcomes.records import Batch, Pass
+from pytest_dataloader_faults.outcomes.contract import Cause, Contract, Finding, Verdict, Wrong
+from pytest_dataloader_faults.outcomes.records import Batch, Outcome, Pass
+from pytest_dataloader_faults.outcomes.reference import Reference
 from pytest_dataloader_faults.outcomes.text import is_or_are, join_some, pluralize, was_or_were
+from pytest_dataloader_faults.wire import Firing
 
 _SHOWN, _RANGE = 5, 3
 """How many samples are named; from how many on a range is named by its first and last sample."""
@@ -35,29 +41,148 @@ STOPS_EARLY = Cause(
 )
 
 
-def find_mismatch(epoch: Pass, expected: Expected, allowed: Allowed = NOTHING) -> Finding | None:
+# Some facts about what a fault hits. A failed read belongs to the sample that was being made. A
+# truncated, damaged or closed file stays that way, so the next samples are read from it as well,
+# without another firing. If several samples are made at once, or not all firings are listed, the
+# sample is unknown. Then any may have been hit.
+
+
+_UNLIMITED = 1 << 62
+
+
+class _Everything(Container[Any]):
+    """A container of all keys, or of all workers."""
+
+    def __contains__(self, _item: object) -> bool:
+        return True
+
+
+@dataclass(frozen=True)
+class Allowed:
+    """What may be wrong with the samples of one pass.
+
+    Attributes:
+        missing: The keys of samples that may be left out.
+        losses: How many samples of a stream may be left out, if each has its own file.
+        workers: The workers of a stream that may have left out samples.
+        replaced: The keys of samples that may be replaced by another sample, or by a placeholder.
+        unread: The keys of samples for which nothing was read: each may have its own placeholder.
+        replacements: How many samples of a stream may be replaced.
+        damage: Whether samples may consist of damaged bytes.
+        other_order: Whether samples may be delivered under other keys.
+    """
+
+    missing: Container[Any] = ()
+    losses: int = 0
+    workers: Container[int | None] = ()
+    replaced: Container[Any] = ()
+    unread: Container[Any] = ()
+    replacements: int = 0
+    damage: bool = False
+    other_order: bool = False
+
+    def permits(self, key: Any, *, is_known: bool, is_certain: bool) -> bool:
+        """Whether the sample with this *key* may have other content.
+
+        *is_known*: whether it may be another sample's content, or a placeholder. *is_certain*:
+        whether it can be nothing else.
+        """
+        if key in self.replaced and (is_known or key in self.unread):
+            return True
+        return self.damage and not is_certain
+
+
+NOTHING = Allowed()
+
+
+def allowed_in(epoch: int, outcome: Outcome, reference: Reference, contract: Contract) -> Allowed:
+    """What *contract* allows in this *epoch*, from 1, of *outcome*."""
+    fired = [each for each in outcome.faults if each.fired]
+    lasting = [each for each in fired if Effect.LASTING in each.fault.effects]
+    firings = [firing for each in fired for firing in each.firings if _may_be_in(firing, epoch)]
+    unlisted = sum(each.fired - len(each.firings) for each in fired)
+    hit: Container[Any] = {firing.sample for firing in firings}
+    if lasting or unlisted or None in hit:
+        hit = _Everything()
+    count = _UNLIMITED if lasting else len(firings) + unlisted
+    lasting_firings = (firing for each in lasting for firing in each.firings)
+    workers: Container[Any] = {firing.worker for firing in (*firings, *lasting_firings)}
+    without_data = (each for each in fired if each.fault.errno or _empties_file(each.fault))
+    unread = {
+        firing.sample
+        for each in without_data
+        for firing in each.firings
+        if _may_be_in(firing, epoch)
+    }
+    # Other workers read other shards.
+    is_other = len({each.worker for each in outcome.workers}) != len(reference.batches_by_worker)
+    reorders = any(Effect.ORDER in each.fault.effects for each in fired)
+    skips, substitutes = contract.may_skip, contract.may_substitute
+    return Allowed(
+        missing=hit if skips else (),
+        losses=count if skips else 0,
+        workers=(_Everything() if is_other or None in workers else workers) if skips else (),
+        replaced=hit if substitutes else (),
+        unread=unread if substitutes else (),
+        replacements=count if substitutes else 0,
+        damage=may_be_damaged(outcome, contract),
+        other_order=contract.may_reorder and reorders,
+    )
+
+
+def may_be_damaged(outcome: Outcome, contract: Contract) -> bool:
+    """Whether samples of *outcome* may consist of bytes that a fault has damaged."""
+    return outcome.has_fired(CorruptedFile) and not contract.detects_corruption
+
+
+def _may_be_in(firing: Firing, epoch: int) -> bool:
+    """Whether *firing* was in that epoch, in an unknown one, or while the dataset was created."""
+    return firing.epoch in (None, 0, epoch)
+
+
+def _empties_file(fault: Fault) -> bool:
+    return isinstance(fault, TruncatedFile) and not fault.keep
+
+
+# The rule
+
+
+def find_mismatch(epoch: Pass, expected: Reference, allowed: Allowed = NOTHING) -> Finding | None:
     """The first difference of *epoch* that is not *allowed*; None if there is none."""
-    aligned, expected = expected.align(epoch)
+    aligned, expected = _align(epoch, expected)
     if expected.by_key is not None:
         mismatches = _compare_by_key(aligned, expected, expected.by_key, allowed)
         return next(itertools.chain(mismatches, _find_missing(epoch)), None)
     return next(_compare_counts(aligned, expected, allowed), None)
 
 
-def count_missing(epoch: Pass, expected: Expected) -> int:
+def _align(epoch: Pass, expected: Reference) -> tuple[Pass, Reference]:
+    """*epoch* and what is *expected* of it, both in samples or both in rows."""
+    others = [each for each in epoch.delivered if not expected.counts.keys() >= {*each.digests}]
+    if not others or not all(each.rows for each in epoch.delivered) or expected.in_rows is None:
+        return epoch, expected
+    known = {tuple(sorted(each)) for each in expected.parts}
+    if any(tuple(sorted(each.rows)) in known for each in others):
+        return epoch, expected
+    batches = (replace(each, samples=tuple(map(Sample, each.rows))) for each in epoch.delivered)
+    return replace(epoch, delivered=tuple(batches)), expected.in_rows
+
+
+def count_missing(epoch: Pass, expected: Reference) -> int:
     """How many samples of *epoch* are missing; for an endless stream, of those requested."""
-    epoch, expected = expected.align(epoch)
+    epoch, expected = _align(epoch, expected)
     if expected.by_key is not None:
         split = (each for each in epoch.delivered if not each.is_whole)
         return sum(len(each.keys or ()) - len(each.samples) for each in split)
     counts = _count_by_worker(epoch)
-    due = expected.counts.total() if expected.limit is None else expected.limit * len(counts)
+    limit = expected.stream_limit
+    due = expected.counts.total() if limit is None else limit * len(counts)
     return due - sum(each.total() for each in counts.values())
 
 
-def count_replaced(epoch: Pass, expected: Expected) -> int:
+def count_replaced(epoch: Pass, expected: Reference) -> int:
     """How many samples of *epoch* were replaced by others."""
-    epoch, expected = expected.align(epoch)
+    epoch, expected = _align(epoch, expected)
     if expected.by_key is None:
         delivered = _count(epoch)
         return (delivered - _count_due(expected, delivered)).total()
@@ -65,14 +190,14 @@ def count_replaced(epoch: Pass, expected: Expected) -> int:
     return sum(expected.by_key.get(key, each).digest != each.digest for key, each in pairs)
 
 
-def has_unknown_sample(epoch: Pass, expected: Expected) -> bool:
+def has_unknown_sample(epoch: Pass, expected: Reference) -> bool:
     """Whether *epoch* has a sample under any key that should be under none.
 
     A batch of a map-style dataset that cannot be split, as by its padding, shows none.
     """
     is_map = expected.by_key is not None
     split = tuple(each for each in epoch.delivered if not (is_map and each.is_whole))
-    epoch, expected = expected.align(replace(epoch, delivered=split))
+    epoch, expected = _align(replace(epoch, delivered=split), expected)
     return not _count(epoch).keys() <= expected.counts.keys()
 
 
@@ -87,7 +212,7 @@ def _mismatch(wrong: Wrong, sentence: str) -> Finding:
 
 
 def _compare_by_key(
-    epoch: Pass, expected: Expected, samples: Mapping[Any, Sample], allowed: Allowed
+    epoch: Pass, expected: Reference, samples: Mapping[Any, Sample], allowed: Allowed
 ) -> Iterator[Finding]:
     repeated = _find_repeated_content(epoch, samples)
     for place, batch in enumerate(epoch.delivered):
@@ -113,7 +238,7 @@ def _compare_by_key(
 
 
 def _find_substitute(
-    key: Any, place: int, content: str, expected: Expected, repeated: Mapping[str, Sequence[Any]]
+    key: Any, place: int, content: str, expected: Reference, repeated: Mapping[str, Sequence[Any]]
 ) -> Finding | None:
     """Whose *content* a sample certainly has; None if it may have been read from its own file."""
     if content in expected.owners:
@@ -126,7 +251,7 @@ def _find_substitute(
 
 
 def _describe_wrong_sample(
-    key: Any, place: int, sample: Sample, right: Sample, expected: Expected
+    key: Any, place: int, sample: Sample, right: Sample, expected: Reference
 ) -> Finding:
     if sample.digest in expected.keys_by_digest:
         return _substituted(key, place, expected.keys_by_digest[sample.digest])
@@ -201,7 +326,7 @@ def _find_missing(epoch: Pass) -> Iterator[Finding]:
 # that no fault hit must deliver all samples that it delivered in the fault-free run.
 
 
-def _compare_counts(epoch: Pass, expected: Expected, allowed: Allowed) -> Iterator[Finding]:
+def _compare_counts(epoch: Pass, expected: Reference, allowed: Allowed) -> Iterator[Finding]:
     if expected.comparison.by_form and _is_same_in_each_worker(epoch):
         sentence = "all workers returned the same samples in the same order"
         yield _mismatch(Wrong.SAME_IN_EACH_WORKER, sentence)
@@ -220,13 +345,13 @@ def _compare_counts(epoch: Pass, expected: Expected, allowed: Allowed) -> Iterat
         match = "it matches" if wrong == 1 else "they match"
         sentence = f"{pluralize(wrong, 'sample')} {is_or_are(wrong)} wrong"
         yield _mismatch(Wrong.DIFFERS, f"{sentence}: {match} no sample of the reference")
-    if epoch.complete and expected.limit is None:
+    if epoch.complete and expected.stream_limit is None:
         yield from _find_losses(due.total() - delivered.total(), epoch, expected, allowed)
     elif epoch.complete:
         yield from _find_early_ends(epoch, expected, allowed)
 
 
-def _count_due(expected: Expected, delivered: Counter[str]) -> Counter[str]:
+def _count_due(expected: Reference, delivered: Counter[str]) -> Counter[str]:
     """How often each sample is expected if these are *delivered*.
 
     Those of an endless stream may come any number of times. A shuffled stream that ranks divide
@@ -234,14 +359,16 @@ def _count_due(expected: Expected, delivered: Counter[str]) -> Counter[str]:
     repeated or missing.
     """
     due = expected.counts
-    if expected.limit is not None:
+    if expected.stream_limit is not None:
         return Counter({digest: delivered[digest] for digest in due})
-    moved = (delivered - due) & (expected.of_all_ranks - due)
+    moved = (delivered - due) & (Counter(expected.undivided_samples) - due)
     absent = itertools.islice((due - delivered).elements(), moved.total())
     return due - Counter(absent) + moved
 
 
-def _find_losses(lost: int, epoch: Pass, expected: Expected, allowed: Allowed) -> Iterator[Finding]:
+def _find_losses(
+    lost: int, epoch: Pass, expected: Reference, allowed: Allowed
+) -> Iterator[Finding]:
     total = pluralize(expected.counts.total(), "sample")
     sentence = f"{lost} of {total} {is_or_are(lost)} missing"
     if lost > 0 and not allowed.losses:
@@ -250,7 +377,8 @@ def _find_losses(lost: int, epoch: Pass, expected: Expected, allowed: Allowed) -
         yield _mismatch(Wrong.MISSING, f"{sentence}, but faults hit only {allowed.losses}")
     elif lost > 0:
         delivered = _count_by_worker(epoch)
-        for worker, share in expected.shares.items():
+        for worker, batches in expected.batches_by_worker.items():
+            share = Counter(digest for each in batches for digest in each.digests)
             missing, extra = share - delivered[worker], delivered[worker] - share
             if worker not in allowed.workers and missing and not extra:
                 samples = pluralize(missing.total(), "sample")
@@ -272,10 +400,10 @@ def _is_same_in_each_worker(epoch: Pass) -> bool:
     return bool(others) and all(each == first for each in others) and len(set(first)) > 1
 
 
-def _find_early_ends(epoch: Pass, expected: Expected, allowed: Allowed) -> Iterator[Finding]:
+def _find_early_ends(epoch: Pass, expected: Reference, allowed: Allowed) -> Iterator[Finding]:
     for worker, samples in (_count_by_worker(epoch) or {0: Counter[str]()}).items():
         count = samples.total()
-        if count < (expected.limit or 0) and worker not in allowed.workers:
+        if count < (expected.stream_limit or 0) and worker not in allowed.workers:
             sentence = f"the stream of worker {worker} ended after {pluralize(count, 'sample')}"
             yield _mismatch(Wrong.MISSING, sentence)
 

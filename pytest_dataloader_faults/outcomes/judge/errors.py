@@ -38,7 +38,7 @@ from pytest_dataloader_faults.outcomes.chains import Raised
 from pytest_dataloader_faults.outcomes.contract import Cause, Contract, Finding, Verdict
 from pytest_dataloader_faults.outcomes.error_text import Occurrence, describe_fault
 from pytest_dataloader_faults.outcomes.fault_facts import occurrences
-from pytest_dataloader_faults.outcomes.judge.allowed import may_be_damaged
+from pytest_dataloader_faults.outcomes.judge.compare import may_be_damaged
 from pytest_dataloader_faults.outcomes.records import Crash, Outcome, WorkerDeath
 from pytest_dataloader_faults.outcomes.stages import RECOVERY, START
 

@@ -21,9 +21,9 @@ from typing import Any, NamedTuple
 from pytest_dataloader_faults.faults.base import Effect
 from pytest_dataloader_faults.outcomes.agreement import Sample
 from pytest_dataloader_faults.outcomes.contract import Cause, Contract, Finding, Verdict
-from pytest_dataloader_faults.outcomes.judge.expected import count_drawn
+from pytest_dataloader_faults.outcomes.judge.rules import count_drawn
 from pytest_dataloader_faults.outcomes.records import Outcome, Pass
-from pytest_dataloader_faults.outcomes.reference import Reference
+from pytest_dataloader_faults.outcomes.reference import Reference, in_rows
 from pytest_dataloader_faults.outcomes.stages import (
     Absence,
     EpochsApart,
@@ -89,34 +89,15 @@ def align(outcome: Outcome, reference: Reference) -> tuple[Outcome, Reference]:
 
     Each rank has its own shards, so none of its batches may be one of a single process.
     """
-    references, known = (reference, *reference.members), {*reference.digests.values()}
+    known = {*reference.digests.values()}
     passes = (each for rank in outcome.ranks for each in rank.passes)
     batches = [batch for each in passes for batch in each.delivered]
     is_regrouped = any(not known.issuperset(each.digests) for each in batches)
-    has_rows = all(each.rows for each in references) and all(each.rows for each in batches)
-    if not (is_regrouped and has_rows and reference.stream_limit is None):
+    whole, *members = (each.in_rows for each in (reference, *reference.members))
+    has_rows = None not in members and all(each.rows for each in batches)
+    if whole is None or not (is_regrouped and has_rows):
         return outcome, reference
-    members = tuple(map(_reference_in_rows, reference.members))
-    return _in_rows(outcome), replace(_reference_in_rows(reference), members=members)
-
-
-def _reference_in_rows(reference: Reference) -> Reference:
-    rows = enumerate(map(Sample, itertools.chain(*reference.parts)))
-    fault_free = reference.fault_free and _in_rows(reference.fault_free)
-    return replace(reference, samples=tuple(rows), parts=(), fault_free=fault_free)
-
-
-def _in_rows(outcome: Outcome) -> Outcome:
-    passes = tuple(
-        replace(
-            each,
-            delivered=tuple(
-                replace(batch, samples=tuple(map(Sample, batch.rows))) for batch in each.delivered
-            ),
-        )
-        for each in outcome.passes
-    )
-    return replace(outcome, passes=passes, ranks=tuple(map(_in_rows, outcome.ranks)))
+    return in_rows(outcome), replace(whole, members=tuple(filter(None, members)))
 
 
 def reference_for(number: int, outcome: Outcome, reference: Reference) -> Reference:

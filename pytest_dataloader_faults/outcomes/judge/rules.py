@@ -2,25 +2,26 @@
 
 from __future__ import annotations
 
-import functools
 import os
 import signal
+from collections.abc import Sequence
 from dataclasses import replace
 from http import HTTPStatus
 
 from pytest_dataloader_faults.faults import HttpError, ReadError, TruncatedFile
 from pytest_dataloader_faults.outcomes import chains, error_text
 from pytest_dataloader_faults.outcomes.chains import Raised, error_line
-from pytest_dataloader_faults.outcomes.contract import Contract, Finding, Verdict
+from pytest_dataloader_faults.outcomes.contract import Cause, Contract, Finding, Verdict
 from pytest_dataloader_faults.outcomes.judge import errors, hangs, sharing
-from pytest_dataloader_faults.outcomes.judge.allowed import Allowed, allowed_in, may_be_damaged
 from pytest_dataloader_faults.outcomes.judge.compare import (
+    Allowed,
+    allowed_in,
     count_missing,
     count_replaced,
     find_mismatch,
     has_unknown_sample,
+    may_be_damaged,
 )
-from pytest_dataloader_faults.outcomes.judge.expected import Expected, find_shortfall
 from pytest_dataloader_faults.outcomes.leaks import find_leak, judge_growth
 from pytest_dataloader_faults.outcomes.records import Outcome, Pass
 from pytest_dataloader_faults.outcomes.reference import Reference
@@ -69,12 +70,6 @@ class Judge:
         )
         self.contract = replace(contract, may_skip=True) if self.has_missing_objects else contract
         self.has_dataset = not (outcome.before_init and outcome.phase == START)
-
-    @functools.cached_property
-    def expected(self) -> Expected:
-        """What the trial delivers if nothing is wrong."""
-        workers = {each.worker for each in self.outcome.workers}
-        return Expected.from_reference(self.reference, len(workers))
 
     @property
     def recovery_name(self) -> str:
@@ -146,7 +141,7 @@ class Judge:
             return _ANSWERED
         skipped = self.count_skipped() if contract.may_skip else 0
         epochs = outcome.epochs if contract.may_substitute else ()
-        replaced = sum(count_replaced(each, self.expected) for each in epochs)
+        replaced = sum(count_replaced(each, self.reference) for each in epochs)
         counts = {
             f"{is_or_are(skipped)} missing": skipped,
             f"{was_or_were(replaced)} replaced": replaced,
@@ -158,7 +153,7 @@ class Judge:
         ]
         if parts:
             return f"{' and '.join(parts)}; all other samples match the reference"
-        if allowed_in(1, outcome, contract).other_order and self._has_mismatch:
+        if allowed_in(1, outcome, self.reference, contract).other_order and self._has_mismatch:
             return "every sample was delivered, some under another index, as the contract allows"
         if differences := self.describe_tolerated():
             return differences
@@ -174,7 +169,7 @@ class Judge:
     def count_skipped(self) -> int:
         """How many samples are missing in complete epochs."""
         epochs = (each for each in self.outcome.epochs if each.complete)
-        return sum(count_missing(each, self.expected) for each in epochs)
+        return sum(count_missing(each, self.reference) for each in epochs)
 
     def describe_tolerated(self) -> str:
         """Differences from the reference that the contract allows; empty if there are none."""
@@ -187,7 +182,7 @@ class Judge:
     @property
     def _has_mismatch(self) -> bool:
         """Whether a sample differs from the reference."""
-        return any(find_mismatch(each, self.expected) for each in self.outcome.epochs)
+        return any(find_mismatch(each, self.reference) for each in self.outcome.epochs)
 
     def _find_hang(self) -> Finding | None:
         outcome = self.outcome
@@ -234,8 +229,8 @@ class Judge:
         if self.has_missing_objects and not any(map(self._has_unknown_sample, outcome.epochs)):
             return None
         for number, epoch in enumerate(outcome.epochs, start=1):
-            allowed = allowed_in(number, outcome, self.contract)
-            if wrong := find_mismatch(epoch, self.expected, allowed):
+            allowed = allowed_in(number, outcome, self.reference, self.contract)
+            if wrong := find_mismatch(epoch, self.reference, allowed):
                 where = f"in epoch {number}, " if len(outcome.epochs) > 1 else ""
                 suffix = " before it" if epoch.exception else ""
                 is_seeded = outcome.fired and outcome.comparison.seeded is not None
@@ -269,11 +264,11 @@ class Judge:
         return replace(wrong, verdict=Verdict.POISONED, sentence=sentence)
 
     def _has_unknown_sample(self, epoch: Pass) -> bool:
-        return has_unknown_sample(epoch, self.expected)
+        return has_unknown_sample(epoch, self.reference)
 
     def find_wrong_recovery(self, recovery: Pass, allowed: Allowed) -> Finding | None:
         """Samples that are wrong in the *recovery* pass; its sentence is a predicate."""
-        wrong = find_mismatch(recovery, self.expected, allowed)
+        wrong = find_mismatch(recovery, self.reference, allowed)
         return wrong and replace(wrong, sentence=f"returned wrong samples: {wrong.sentence}")
 
 
@@ -308,3 +303,79 @@ def _explain_sigbus(outcome: Outcome) -> str:
     if outcome.has_fired(TruncatedFile):
         return _MAPPED_BEYOND_END
     return _MAPPED_UNREADABLE if outcome.has_fired(ReadError) else ""
+
+
+# Some facts about samplers that keep their position. A loader calls ``iter(sampler)`` for each
+# epoch. A sampler that returns itself, or a generator that is the sampler, continues where it was.
+# That has no effect as long as each epoch is completed. But after a ``break`` or an error, the next
+# epoch has only the rest: the loop receives every sample that was drawn, and nothing shows which
+# were not.
+#
+# Some facts about samplers whose number of samples varies. Such a sampler usually has no length, or
+# one that no epoch reaches. So its length counts only if the fault-free run drew exactly as many
+# batches. A sampler that packs samples into batches differently may need fewer batches for the same
+# number of samples. So both numbers must be too small.
+
+
+USED_UP = Cause(
+    "returns fewer samples in the second epoch",
+    fix="create iterators and generators in __iter__",
+)
+CONTINUES = Cause(
+    "resumes where an interrupted epoch stopped",
+    fix="start over in every call of __iter__",
+)
+SAMPLER_CONTINUES = CONTINUES._replace(
+    advice="The sampler kept its position from the previous epoch, which was not finished. Start"
+    " over in every call of its __iter__: write it as a generator function, and keep no iterator or"
+    " position on self",
+)
+
+
+def find_shortfall(outcome: Outcome, reference: Reference) -> Finding | None:
+    """The first complete epoch whose sampler drew too few samples."""
+    if outcome.kind != "map":
+        return None
+    for number, epoch in enumerate(outcome.epochs, start=1):
+        if shortfall := _describe_shortfall(epoch, reference):
+            previous = _unfinished_epoch(outcome.epochs[: number - 1])
+            sentence = (
+                f"in epoch {number}{_describe_previous(previous)}, the sampler drew {shortfall}"
+            )
+            cause = SAMPLER_CONTINUES if epoch.drawn and previous else USED_UP
+            return Finding(Verdict.CORRUPTED, sentence, cause)
+    return None
+
+
+def count_drawn(fault_free: Outcome | None) -> int | None:
+    """How many samples the sampler drew in *fault_free*, if in as many batches as it promised."""
+    if fault_free is None:
+        return None
+    (epoch,) = fault_free.epochs
+    has_length = fault_free.kind == "map" and len(epoch.drawn) == epoch.batches
+    return sum(map(len, epoch.drawn)) if has_length else None
+
+
+def _describe_shortfall(epoch: Pass, reference: Reference) -> str:
+    """What was drawn in *epoch*, if that is too little; otherwise empty."""
+    if not epoch.complete:
+        return ""
+    if not epoch.drawn:
+        return "no indices, so no samples were delivered" if reference.samples else ""
+    drawn, expected = sum(map(len, epoch.drawn)), count_drawn(reference.fault_free) or 0
+    if drawn >= expected or len(epoch.drawn) >= (epoch.batches or 0):
+        return ""
+    promised = pluralize(epoch.batches or 0, "batch")
+    batches = f"{len(epoch.drawn)} of the {promised} that its length promises"
+    return f"{drawn} of the {pluralize(expected, 'sample')} of an epoch, in {batches}"
+
+
+def _unfinished_epoch(epochs: Sequence[Pass]) -> Pass | None:
+    """The last of the *epochs*, if it was not completed."""
+    return epochs[-1] if epochs and not epochs[-1].complete else None
+
+
+def _describe_previous(epoch: Pass | None) -> str:
+    if epoch is None:
+        return ""
+    return f", after one that {'ended with an error' if epoch.exception else 'was left early'}"
