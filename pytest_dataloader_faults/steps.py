@@ -16,7 +16,7 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import KW_ONLY, dataclass
 from enum import Enum
-from typing import Any, TypeAlias
+from typing import Any, ClassVar, TypeAlias
 
 from pytest_dataloader_faults._arguments import FLAG, ArgumentRule
 from pytest_dataloader_faults._settings import DEADLINE
@@ -45,6 +45,9 @@ class Step:
     If the loader could not be made, the steps that follow are left out, but ``Look`` and
     ``DISARM``.
     """
+
+    deadlines: ClassVar[int] = 0
+    """How many deadlines it may take; a pass takes one."""
 
     @property
     def harms(self) -> bool:
@@ -91,6 +94,7 @@ class Make(Step):
             Then the loader keeps its sampler, even if fewer samples are checked.
     """
 
+    deadlines: ClassVar[int] = 1
     phase: Phase | None = None
     adapt: Callable[[Any], Any] | None = None
 
@@ -124,6 +128,7 @@ class Epoch(Step):
         keep_workers: Whether the same workers make the next epoch, even after an error.
     """
 
+    deadlines: ClassVar[int] = 1
     batches: int | None = None
     same_seed: bool = False
     keep_workers: bool = False
@@ -142,6 +147,7 @@ class MeasureEpochs(Step):
         rounds: The number of rounds at most.
     """
 
+    deadlines: ClassVar[int] = 1
     epochs: tuple[Epoch, ...]
     rounds: int = 160
 
@@ -163,6 +169,7 @@ class FaultFreePass(Step):
         after_faults: Whether it is left out in a trial that has no faults.
     """
 
+    deadlines: ClassVar[int] = 1
     phase: Phase = RECOVERY
     _: KW_ONLY
     seed: int = 0

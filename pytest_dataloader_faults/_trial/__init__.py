@@ -23,7 +23,7 @@ from pytest_dataloader_faults._engine.system.processes import ChildProcess, fork
 from pytest_dataloader_faults._engine.system.temporary import SharedCount
 from pytest_dataloader_faults._settings import Settings, check
 from pytest_dataloader_faults._trial.factory import DatasetFactory, bind_factory
-from pytest_dataloader_faults._trial.job import Job, ReferenceJob, TrialJob, count_epochs
+from pytest_dataloader_faults._trial.job import Job, TakeReference, count_epochs
 from pytest_dataloader_faults._trial.journal import (
     ERRORS,
     Failed,
@@ -51,7 +51,6 @@ from pytest_dataloader_faults.outcomes.stages import DONE, RECOVERY
 from pytest_dataloader_faults.outcomes.text import is_user_frame, sort_for_reader, to_plain
 
 _ORDINARY = Settings()
-_Job = TypeVar("_Job", bound=Job)
 _Result = TypeVar("_Result")
 _STDERR_SHOWN = 4000
 _FRAMES_SHOWN = 12
@@ -144,7 +143,7 @@ def run_trial(
     """
     check(epochs=epochs)
     processes = steps.run_epochs(epochs, before_init=before_init)
-    job = TrialJob(
+    job = Job(
         make_dataset=make_dataset,
         faults=faults,
         settings=Settings.of(locals()),
@@ -161,7 +160,7 @@ def run_trial(
     return run_ranks(job, on_rank)
 
 
-def run_trial_job(request: TrialJob) -> Outcome:
+def run_trial_job(request: Job) -> Outcome:
     """``run_trial``, with every option that a check or a search can set.
 
     If a recovery pass without workers fails, the whole trial is run again, with workers in that
@@ -174,14 +173,14 @@ def run_trial_job(request: TrialJob) -> Outcome:
     return _run_once(replace(request, recovers_in_workers=True))
 
 
-def _run_once(request: TrialJob) -> Outcome:
+def _run_once(request: Job) -> Outcome:
     require_engine_for_job(request)
     job = _job_for(request)
     (record,) = run_together(job)
     return outcome_of(job, record)
 
 
-def _job_for(request: _Job) -> _Job:
+def _job_for(request: Job) -> Job:
     """*request*, as the only rank if its settings are for several ranks."""
     if request.settings.ranks is None:
         return request
@@ -190,7 +189,7 @@ def _job_for(request: _Job) -> _Job:
     return make_only_rank(request)
 
 
-def _request_of(job: TrialJob) -> TrialRequest:
+def _request_of(job: Job) -> TrialRequest:
     """What an outcome says about the *job*."""
     rank = job.rank_of_several
     return TrialRequest(
@@ -206,19 +205,19 @@ def _request_of(job: TrialJob) -> TrialRequest:
     )
 
 
-def is_armed_before_init(job: TrialJob) -> bool:
+def is_armed_before_init(job: Job) -> bool:
     """Whether the faults are armed before the dataset is created."""
     return job.options.processes[0][0] is steps.Action.ARM
 
 
-def require_engine_for_job(request: TrialJob) -> None:
+def require_engine_for_job(request: Job) -> None:
     """Raise an error if the faults of *request* cannot be injected here."""
     require_engine_for(request.faults)
     if is_armed_before_init(request) and fake_files() is not None:
         raise exceptions.InvalidArgumentError(_REAL_FILES_ONLY)
 
 
-def outcome_of(job: TrialJob, record: Record) -> Outcome:
+def outcome_of(job: Job, record: Record) -> Outcome:
     """The outcome of *job*, which wrote the *record*."""
     outcome = outcome_from(_request_of(job), record.events, record.all_printed)
     add_to_history(job.history, outcome, record.events)
@@ -227,10 +226,14 @@ def outcome_of(job: TrialJob, record: Record) -> Outcome:
 
 
 def take_reference(
-    make_dataset: DatasetFactory, settings: Settings = _ORDINARY, **facts: Any
+    make_dataset: DatasetFactory,
+    settings: Settings = _ORDINARY,
+    step: TakeReference = TakeReference(),  # noqa: B008  # It is frozen.
+    **facts: Any,
 ) -> Reference:
     """Read the dataset sample by sample, without faults and workers; *facts*: of the job."""
-    job = _job_for(ReferenceJob(make_dataset=make_dataset, settings=settings, **facts))
+    options = steps.TrialOptions(processes=((step,),))
+    job = _job_for(Job(make_dataset=make_dataset, settings=settings, options=options, **facts))
     (record,) = repeat_if_killed(lambda: run_together(job), has_died)[-1]
     return reference_of(job, record)
 
@@ -252,7 +255,7 @@ def has_died(records: Iterable[Record]) -> bool:
     return any(each.end.exitcode for each in records)
 
 
-def reference_of(job: ReferenceJob, record: Record) -> Reference:
+def reference_of(job: Job, record: Record) -> Reference:
     """The reference of *job*, which wrote the *record*."""
     prefix = _prefix_of(job)
     if record.end.timed_out:

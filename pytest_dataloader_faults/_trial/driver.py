@@ -34,7 +34,7 @@ from pytest_dataloader_faults._engine.system.libc import end_with_parent
 from pytest_dataloader_faults._engine.system.processes import fork, reap
 from pytest_dataloader_faults._engine.worker.fetch_hooks import seed_everything
 from pytest_dataloader_faults._trial import samplers
-from pytest_dataloader_faults._trial.job import NO_REPLAY, Replay, TrialJob
+from pytest_dataloader_faults._trial.job import NO_REPLAY, Job, Replay
 from pytest_dataloader_faults._trial.journal import (
     HARNESS,
     LOADER,
@@ -102,7 +102,7 @@ class LoaderDriver(IteratorListener):
     """
 
     journal: Journal
-    job: TrialJob
+    job: Job
     loader: Any
     facts: LoaderFacts
     length: int | None = None

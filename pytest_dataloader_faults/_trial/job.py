@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, ClassVar, NamedTuple, TypeVar
 
 from pytest_dataloader_faults._settings import Settings, check
 from pytest_dataloader_faults.faults import Fault
@@ -17,7 +17,6 @@ from pytest_dataloader_faults.steps import (
     ONE_EPOCH,
     Epoch,
     FaultFreePass,
-    Make,
     MeasureEpochs,
     Processes,
     Step,
@@ -52,6 +51,28 @@ def _drop_recovery(processes: Processes) -> Processes:
 
 def _follows_faults(step: Step) -> bool:
     return isinstance(step, FaultFreePass) and step.after_faults
+
+
+@dataclass(frozen=True, kw_only=True)
+class TakeReference(Step):
+    """Make the dataset, and read its samples twice, without workers. It is the only step.
+
+    Attributes:
+        batches: The indices to read, by default as the loader's sampler draws.
+        displaced: Each sample gets the random numbers of the index that is smaller by this number.
+        seconds: If the samples would take longer, fewer are read.
+        adapts_comparison: Whether to compare samples less closely if two reads of them disagree.
+    """
+
+    deadlines: ClassVar[int] = 3
+    batches: Sequence[tuple[int, ...]] | None = None
+    displaced: int = 0
+    seconds: float | None = None
+    adapts_comparison: bool = False
+
+    def run(self, process: Any) -> None:
+        """Read them."""
+        process.take_reference(self)
 
 
 class Replay(NamedTuple):
@@ -116,7 +137,7 @@ class Rank:
 
 @dataclass(frozen=True, kw_only=True)
 class Job:
-    """What the processes of a trial, or of a reference, are to do.
+    """What the processes of a trial are to do, or the one that reads a reference.
 
     Attributes:
         changes: Options of the DataLoader, which overrule those of the settings, and those of a
@@ -127,6 +148,11 @@ class Job:
         rank: Which of the processes it is that train together; None without ranks.
         history: What is known of files.
         batch_size: How many samples a batch may have; None for the usual limit.
+        replay: What its passes request.
+        needs_workers: Whether the loader gets a worker if its options ask for none.
+        recovers_in_workers: Whether the recovery pass always has workers, as a dataset needs that
+            only workers can read.
+        collisions: How calls of its workers collide if there are no faults.
     """
 
     make_dataset: Any
@@ -140,6 +166,10 @@ class Job:
     rank: Rank | None = None
     history: FileHistory = field(default_factory=FileHistory)
     batch_size: int | None = None
+    replay: Replay = NO_REPLAY
+    needs_workers: bool = False
+    recovers_in_workers: bool = False
+    collisions: Collisions = DEFAULT_COLLISIONS
 
     def __post_init__(self) -> None:
         """Raise InvalidArgumentError for an invalid dataset."""
@@ -157,9 +187,8 @@ class Job:
 
     @property
     def passes(self) -> int:
-        """How many of its steps have a deadline of their own."""
-        timed = (Make, Epoch, MeasureEpochs, FaultFreePass)
-        return sum(isinstance(step, timed) for process in self.processes for step in process)
+        """How many deadlines its steps may take."""
+        return sum(step.deadlines for step in steps_of(self.processes, Step))
 
     @property
     def max_bytes(self) -> int | None:
@@ -181,50 +210,16 @@ class Job:
     def processes(self) -> Processes:
         """What its processes do; without faults there is nothing to recover from."""
         has_faults = bool(self.faults) or (self.rank is not None and self.rank.recovers)
+        has_faults |= self.is_reference
         return self.options.processes if has_faults else _drop_recovery(self.options.processes)
 
-
-@dataclass(frozen=True, kw_only=True)
-class TrialJob(Job):
-    """Epochs under faults, and a recovery.
-
-    Attributes:
-        replay: What its passes request.
-        needs_workers: Whether the loader gets a worker if its options ask for none.
-        recovers_in_workers: Whether the recovery pass always has workers, as a dataset needs that
-            only workers can read.
-        collisions: How calls of its workers collide if there are no faults.
-    """
-
-    replay: Replay = NO_REPLAY
-    needs_workers: bool = False
-    recovers_in_workers: bool = False
-    collisions: Collisions = DEFAULT_COLLISIONS
+    @property
+    def is_reference(self) -> bool:
+        """Whether it reads a reference, without workers or a supervisor."""
+        return any(True for _ in steps_of(self.options.processes, TakeReference))
 
     @property
     def may_recover_in_child(self) -> bool:
         """Whether a child without workers makes the recovery pass if it can read the dataset."""
         passes = steps_of(self.processes, FaultFreePass)
         return not self.recovers_in_workers and any(each.phase == RECOVERY for each in passes)
-
-
-@dataclass(frozen=True, kw_only=True)
-class ReferenceJob(Job):
-    """Samples one by one.
-
-    Attributes:
-        batches: The indices to read, by default as the loader's sampler draws.
-        displaced: Each sample gets the random numbers of the index that is smaller by this number.
-        seconds: If the samples would take longer, fewer are read.
-        adapts_comparison: Whether to compare samples less closely if two reads of them disagree.
-    """
-
-    batches: Sequence[tuple[int, ...]] | None = None
-    displaced: int = 0
-    seconds: float | None = None
-    adapts_comparison: bool = False
-
-    @property
-    def passes(self) -> int:
-        """It makes the dataset, and reads it twice."""
-        return 3

@@ -11,7 +11,6 @@ import math
 import socket
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import TypeVar
 
 from pytest_dataloader_faults import exceptions
 from pytest_dataloader_faults._arguments import ArgumentRule, is_int
@@ -22,14 +21,13 @@ from pytest_dataloader_faults._trial import (
     require_engine_for_job,
     run_together,
 )
-from pytest_dataloader_faults._trial.job import LOOPBACK, Job, Rank, TrialJob
+from pytest_dataloader_faults._trial.job import LOOPBACK, Job, Rank
 from pytest_dataloader_faults._trial.journal import JournalEvent, PassEnded, TrialEnded
 from pytest_dataloader_faults.outcomes import Outcome
 
 CALLS_USER_CODE = True
 
 ALL = "all"
-_Job = TypeVar("_Job", bound=Job)
 _SEEDS_APART = 1_000_003
 _SEEDS = 1 << 32
 _HAS_GROUP = (
@@ -44,7 +42,7 @@ _NO_GLOO = (
 
 
 def run_ranks(
-    request: TrialJob,
+    request: Job,
     on_rank: int | str | None = None,
     *,
     shares_folder: bool = False,
@@ -74,7 +72,7 @@ def run_ranks(
     return replace(first, request=request_of_all, ranks=outcomes)
 
 
-def make_only_rank(job: _Job) -> _Job:
+def make_only_rank(job: Job) -> Job:
     """*job* as the only rank, although its dataset is one for several ranks."""
     _require_gloo(_require_ranks(job.settings.ranks))
     return replace(job, rank=Rank(port=_free_port()))
@@ -113,8 +111,8 @@ def _require_gloo(ranks: int) -> None:
 
 @contextlib.contextmanager
 def _split_by_rank(
-    job: _Job, ranks: int, on_rank: int | str | None, *, shares_folder: bool
-) -> Iterator[list[_Job]]:
+    job: Job, ranks: int, on_rank: int | str | None, *, shares_folder: bool
+) -> Iterator[list[Job]]:
     """*job* for each of that many *ranks*; its faults are armed in one, or in all of them.
 
     Each rank has its own random numbers, like ranks that are not seeded.

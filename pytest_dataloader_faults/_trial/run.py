@@ -36,7 +36,7 @@ from pytest_dataloader_faults._trial import accelerator, loaders, process_group,
 from pytest_dataloader_faults._trial.connections import SharedConnections
 from pytest_dataloader_faults._trial.driver import LoaderDriver, describe_error, idle_at_once
 from pytest_dataloader_faults._trial.factory import describe_data_folder
-from pytest_dataloader_faults._trial.job import NO_REPLAY, Job, ReferenceJob, TrialJob
+from pytest_dataloader_faults._trial.job import NO_REPLAY, Job, TakeReference
 from pytest_dataloader_faults._trial.journal import (
     HARNESS,
     LOADER,
@@ -102,26 +102,12 @@ def run(
     seed_everything(job.settings.seed)
     try:
         meetings = process_group.join(job.rank, journal) if job.rank else None
-        if isinstance(job, ReferenceJob):
-            _take_reference(job, journal, own_folders)
-        elif isinstance(job, TrialJob):
-            parts = (supervision, own_folders, server, fired, free, meetings)
-            TrialProcess(job, journal, *parts).run(job.processes[number])
+        parts = (supervision, own_folders, server, fired, free, meetings)
+        TrialProcess(job, journal, *parts).run(job.processes[number])
     except REFUSALS as error:
         journal.write(failed(error))
     except ClosedByUserError as error:
         journal.write(failed(exceptions.UnusableDatasetError(str(error))))
-
-
-def _take_reference(job: ReferenceJob, journal: Journal, own_folders: Sequence[str]) -> None:
-    try:
-        loader = loaders.make_loader(job.make_dataset, job.settings.loader, job.changes)
-        lacks_workers = not (loader.num_workers or "num_workers" in job.changes)
-        reference = replace(take_reference(loader, job), lacks_workers=lacks_workers)
-        journal.write(ReferenceTaken(reference))
-    except loaders.EmptyDatasetError as error:
-        text = f"{error}. {describe_data_folder(own_folders, job.settings.copy)}"
-        raise loaders.EmptyDatasetError(text) from error.__cause__
 
 
 @dataclass
@@ -134,7 +120,7 @@ class TrialProcess:
         prepare: Called with the loader before a pass without faults; or None.
     """
 
-    job: TrialJob
+    job: Job
     journal: Journal
     supervision: SupervisorHandle | None
     own_folders: Sequence[str]
@@ -202,6 +188,18 @@ class TrialProcess:
             collisions=job.collisions,
             protects=job.may_have_faults,
         )
+
+    def take_reference(self, step: TakeReference) -> None:
+        """Make the dataset, and read its samples."""
+        job = self.job
+        try:
+            loader = loaders.make_loader(job.make_dataset, job.settings.loader, job.changes)
+            lacks_workers = not (loader.num_workers or "num_workers" in job.changes)
+            reference = replace(take_reference(loader, job, step), lacks_workers=lacks_workers)
+            self.journal.write(ReferenceTaken(reference))
+        except loaders.EmptyDatasetError as error:
+            text = f"{error}. {describe_data_folder(self.own_folders, job.settings.copy)}"
+            raise loaders.EmptyDatasetError(text) from error.__cause__
 
     def record_resources(self, stage: Stage) -> None:
         """Record what is open and what runs, once what the loader and the dataset left is gone."""
@@ -418,7 +416,7 @@ class TrialProcess:
             self.prepare(loader)
 
 
-def _refuse_impossible_faults(job: TrialJob, loader: DataLoader[Any]) -> None:
+def _refuse_impossible_faults(job: Job, loader: DataLoader[Any]) -> None:
     if loader.num_workers and loader.pin_memory:
         accelerator.require_use()
     users = [repr(fault) for fault in job.faults if fault.needs_worker]

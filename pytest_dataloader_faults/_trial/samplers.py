@@ -157,10 +157,14 @@ class _First(Iterator[Any]):
         return item
 
 
-class _FirstWithState(_First):
-    """The next items of an iterator with a state, as torchdata's samplers have."""
+class _WithState:
+    """The state of the first few: that of what draws them, and how many are left.
+
+    torchdata looks for these methods in the class.
+    """
 
     _inner: Any
+    _left: Any
 
     def state_dict(self) -> dict[str, Any]:
         return {"inner": self._inner.state_dict(), "left": self._left}
@@ -168,6 +172,10 @@ class _FirstWithState(_First):
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self._inner.load_state_dict(state["inner"])
         self._left = state["left"]
+
+
+class _FirstWithState(_WithState, _First):
+    """The next items of an iterator with a state, as torchdata's samplers have."""
 
 
 class _FirstSampler(Sampler[Any]):
@@ -201,24 +209,24 @@ class _FirstSampler(Sampler[Any]):
         return None
 
 
-class _FirstSamplerWithState(_FirstSampler):
+class _FirstSamplerWithState(_WithState, _FirstSampler):
     """The first few of a sampler that has its own state, from which its next iterator resumes."""
 
     _iterator: _First | None = None
-    _left: int | None = None
+    _loaded: int | None = None
+
+    @property
+    def _left(self) -> int | None:
+        return self._iterator._left if self._iterator else self._loaded
+
+    @_left.setter
+    def _left(self, left: int | None) -> None:
+        self._loaded = left
 
     def __iter__(self) -> Iterator[Any]:
-        limit, self._left = self._most if self._left is None else self._left, None
+        limit, self._loaded = self._most if self._loaded is None else self._loaded, None
         self._iterator = _First(iter(self._inner), limit, self._count_rest())
         return self._iterator
-
-    def state_dict(self) -> dict[str, Any]:
-        remaining = self._iterator._left if self._iterator else self._left
-        return {"inner": self._inner.state_dict(), "left": remaining}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        self._inner.load_state_dict(state["inner"])
-        self._left = state["left"]
 
 
 # Some facts about samplers without an end. A loader that keeps its iterator for all epochs has a

@@ -10,6 +10,7 @@ from functools import partial
 from typing import Any, TypeAlias
 
 from pytest_dataloader_faults._trial import take_reference
+from pytest_dataloader_faults._trial.job import TakeReference
 from pytest_dataloader_faults.battery.fault_free_run import FaultFreeRun
 from pytest_dataloader_faults.outcomes import Contract, Finding, Outcome, Reference, Verdict
 from pytest_dataloader_faults.outcomes.judge.at_rest import (
@@ -61,7 +62,7 @@ def _read_moved(run: FaultFreeRun, batches: _Batches, by: int) -> tuple[tuple[An
         (index - displaced, digest)
         for displaced in (0, by)
         for index, digest in _read_again(
-            run, [(each + displaced,) for each in indices], displaced=displaced
+            run, [(each + displaced,) for each in indices], displaced
         ).digests.items()
     )
 
@@ -80,15 +81,16 @@ def _read_moved_batches(
     return tuple((indices, digests_of[each]) for indices, each in moved)
 
 
-def _read_again(run: FaultFreeRun, batches: Sequence[tuple[int, ...]], **facts: Any) -> Reference:
+def _read_again(
+    run: FaultFreeRun, batches: Sequence[tuple[int, ...]], displaced: int = 0
+) -> Reference:
     """The samples of *batches*, without a fault."""
     return take_reference(
         run.make_dataset,
         run.limited_settings,
-        batches=batches,
+        TakeReference(batches=batches, displaced=displaced),
         comparison=run.comparison,
         history=run.history,
-        **facts,
     )
 
 

@@ -17,7 +17,7 @@ from pytest_dataloader_faults._engine import require_engine
 from pytest_dataloader_faults._settings import SAMPLES, Settings, check
 from pytest_dataloader_faults._trial import repeat_if_killed, run_trial_job, take_reference
 from pytest_dataloader_faults._trial.factory import DatasetFactory, bind_factory
-from pytest_dataloader_faults._trial.job import Replay, TrialJob
+from pytest_dataloader_faults._trial.job import Job, Replay, TakeReference
 from pytest_dataloader_faults.battery.shares import (
     Deadlines,
     count_own_samples,
@@ -304,9 +304,9 @@ class FaultFreeRun:
         deadline: float | None = None,
         options: TrialOptions = ONE_EPOCH,
         may_take_longer: bool = True,
-    ) -> TrialJob:
+    ) -> Job:
         """A trial; *changes*: loader options in place of the fault-free run's own changes."""
-        return TrialJob(
+        return Job(
             make_dataset=self.make_dataset,
             faults=faults,
             settings=replace(self.limited_settings, deadline=deadline or self.deadlines.for_trial),
@@ -363,22 +363,22 @@ class FaultFreeRun:
 
         The first one may have fewer samples than the settings say; the others then have as many.
         """
-        taken = self._read(comparison, adapts_comparison=True, seconds=self._seconds)
-        self._references[taken.comparison] = taken
-        self.limited_settings, self._seconds = replace(self.settings, samples=taken.limit), None
-        self._batch_size = taken.batch_size
-        return taken
-
-    def _read(self, comparison: Comparison, **facts: Any) -> Reference:
-        """The reference for *comparison*; *facts*: of its job."""
         # Random samples that are read again differ from their batch, whatever made that.
         known = (each for each in self._references.values() if not each.unstable)
         if any(each.comparison.in_batches for each in known):
             comparison = replace(comparison, in_batches=True)
-        facts |= {"batch_size": self._batch_size, "history": self.history}
-        return take_reference(
-            self.make_dataset, self.limited_settings, comparison=comparison, **facts
+        taken = take_reference(
+            self.make_dataset,
+            self.limited_settings,
+            TakeReference(seconds=self._seconds, adapts_comparison=True),
+            comparison=comparison,
+            batch_size=self._batch_size,
+            history=self.history,
         )
+        self._references[taken.comparison] = taken
+        self.limited_settings, self._seconds = replace(self.settings, samples=taken.limit), None
+        self._batch_size = taken.batch_size
+        return taken
 
     def _run(self, attempts: Sequence[Mapping[str, Any]]) -> None:
         """The fault-free epoch; another one if it shows that workers draw samples of their own."""

@@ -23,6 +23,9 @@ _VALUE = 200
 """Characters of a value that is shown on one line: a schedule may list thousands of paths."""
 
 
+ADDRESS = re.compile(r"( object)? at 0x[0-9a-f]+")
+"""An address in the text of an object, which is another one in each process."""
+
 printable = exceptions._printable
 printable_lines = exceptions._printable_lines
 shorten = exceptions._shorten

@@ -14,7 +14,7 @@ from pytest_dataloader_faults._trial.factory import (
     DatasetFactory,
     is_named,
 )
-from pytest_dataloader_faults._trial.job import NO_REPLAY, TrialJob
+from pytest_dataloader_faults._trial.job import NO_REPLAY, Job
 from pytest_dataloader_faults.battery.fault_free_run import ONE_WORKER, FaultFreeRun, replay_of
 from pytest_dataloader_faults.battery.targets import require_match
 from pytest_dataloader_faults.exceptions import (
@@ -109,7 +109,7 @@ class Survey:
         reference = fault_free_run.reference
         is_known = not loader or reference.comparison.in_batches
         loader = {**(fault_free_run.settings.loader or {}), **(loader or {})}
-        job = TrialJob(
+        job = Job(
             make_dataset=self.make_dataset,
             faults=faults,
             settings=fault_free_run.settings.override({**settings, "loader": loader}),

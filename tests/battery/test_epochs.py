@@ -10,7 +10,7 @@ from torch.utils.data import DataLoader, Sampler
 
 from pytest_dataloader_faults._settings import Settings
 from pytest_dataloader_faults._trial import run_trial_job
-from pytest_dataloader_faults._trial.job import TrialJob
+from pytest_dataloader_faults._trial.job import Job
 from pytest_dataloader_faults.battery.checks import CHECKS
 from pytest_dataloader_faults.battery.checks._epochs import SAME_AGAIN
 from pytest_dataloader_faults.faults import ReadError
@@ -139,7 +139,7 @@ def test_the_read_that_failed_is_named(records):
 def test_no_read_fails_in_the_second_epoch(records):
     epoch = Epoch(keep_workers=True)
     outcome = run_trial_job(
-        TrialJob(
+        Job(
             make_dataset=lambda: Records(records),
             faults=(ReadError("*.rec", times=1),),
             settings=Settings(

@@ -14,6 +14,7 @@ from torch.utils.data import Dataset, IterableDataset, Sampler, TensorDataset, g
 from pytest_dataloader_faults import Contract, check_dataset
 from pytest_dataloader_faults._settings import Settings
 from pytest_dataloader_faults._trial import take_reference
+from pytest_dataloader_faults._trial.job import TakeReference
 from pytest_dataloader_faults.battery.shares import count_own_samples, take_worker_epoch
 from pytest_dataloader_faults.exceptions import InvalidArgumentError
 from pytest_dataloader_faults.outcomes import Pass, WorkerFacts
@@ -104,7 +105,9 @@ def test_slow_samples_come_in_few_batches_of_the_loaders_size(
     path, loader, samples, limit, batch_size
 ):
     settings = Settings(loader=loader, samples=samples)
-    reference = take_reference(lambda: Many(path, seconds=0.002), settings, seconds=0.001)
+    reference = take_reference(
+        lambda: Many(path, seconds=0.002), settings, TakeReference(seconds=0.001)
+    )
 
     assert (reference.limit, reference.batch_size) == (limit, batch_size)
 

@@ -17,7 +17,7 @@ from pytest_dataloader_faults import Verdict, check_dataset
 from pytest_dataloader_faults._settings import Settings
 from pytest_dataloader_faults._trial import run_trial_job, take_reference
 from pytest_dataloader_faults._trial.accelerator import missing_accelerator
-from pytest_dataloader_faults._trial.job import TrialJob
+from pytest_dataloader_faults._trial.job import Job
 from pytest_dataloader_faults._trial.ranks import run_ranks
 from pytest_dataloader_faults.battery._battery import Battery
 from pytest_dataloader_faults.battery.checks import CHECKS, workers
@@ -195,7 +195,7 @@ def _disarmed(fault):
 def _run_disarmed(name, make, faults):
     """A trial as that of a check, with its *faults*, none of which can happen."""
     scenario = CHECKS[name].scenario
-    job = TrialJob(
+    job = Job(
         make_dataset=make,
         faults=tuple(map(_disarmed, faults)),
         settings=Settings(loader={"num_workers": 2, "batch_size": 4}, ranks=2),

@@ -15,7 +15,7 @@ from pytest_dataloader_faults import Verdict, inject, run_trial
 from pytest_dataloader_faults._engine.kernel import syscalls
 from pytest_dataloader_faults._settings import Settings
 from pytest_dataloader_faults._trial import run_trial_job, take_reference
-from pytest_dataloader_faults._trial.job import TrialJob
+from pytest_dataloader_faults._trial.job import Job
 from pytest_dataloader_faults.faults import ShortRead, ShortWrite, WorkerKilled, WriteError
 from pytest_dataloader_faults.steps import TrialOptions
 from support.attempts import attempt, epoch_of
@@ -105,7 +105,7 @@ def test_a_death_leaves_half_of_a_write(tmp_path):
 
 
 def test_a_fault_free_run_counts_writes(records):
-    job = TrialJob(
+    job = Job(
         make_dataset=lambda folder: CopiedRecords(records, folder),
         settings=Settings(loader={"num_workers": 1}),
         options=TrialOptions(watch_files=True),

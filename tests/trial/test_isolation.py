@@ -18,7 +18,7 @@ from pytest_dataloader_faults._engine.system import temporary
 from pytest_dataloader_faults._settings import Settings
 from pytest_dataloader_faults._trial import run_trial_job
 from pytest_dataloader_faults._trial.factory import takes_folder
-from pytest_dataloader_faults._trial.job import Replay, TrialJob
+from pytest_dataloader_faults._trial.job import Job, Replay
 from pytest_dataloader_faults._trial.resources import is_infrastructure
 from pytest_dataloader_faults.exceptions import (
     HarnessError,
@@ -55,7 +55,7 @@ OFFSPRING = [
 
 
 def _try(records, trouble, where, deadline=30.0) -> Outcome:
-    job = TrialJob(
+    job = Job(
         make_dataset=lambda: Trouble(records, trouble, where),
         settings=Settings(loader={"num_workers": 1, "batch_size": 4}, deadline=deadline),
         options=TrialOptions(processes=arm_workers(Epoch(), before=(Action.READ_SAMPLE,))),

@@ -10,7 +10,7 @@ from torch.utils.data import get_worker_info
 from pytest_dataloader_faults import run_trial
 from pytest_dataloader_faults._settings import Settings
 from pytest_dataloader_faults._trial import run_trial_job, take_reference
-from pytest_dataloader_faults._trial.job import TrialJob
+from pytest_dataloader_faults._trial.job import Job
 from pytest_dataloader_faults.faults import ReadError, WorkerKilled
 from support.datasets import COUNT, Records, RecordStream
 from support.judging import judge_trial
@@ -23,7 +23,7 @@ LOADER = {"num_workers": 2, "batch_size": 4}
 def _recover(make_dataset, fault, loader=LOADER):
     """The outcome of a trial, and the workers that made the pass after *fault*."""
     settings = Settings(loader=loader)
-    job = TrialJob(make_dataset=make_dataset, faults=(fault,), settings=settings)
+    job = Job(make_dataset=make_dataset, faults=(fault,), settings=settings)
     outcome = run_trial_job(job)
     assert outcome.recovery is not None
     return outcome, {delivery.worker for delivery in outcome.recovery.delivered}

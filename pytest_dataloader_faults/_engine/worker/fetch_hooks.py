@@ -14,8 +14,10 @@ import os
 import random
 import sys
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
+
+from pytest_dataloader_faults.outcomes.text import ADDRESS, format_value
 
 CALLS_USER_CODE = True
 
@@ -251,13 +253,10 @@ class _FirstSamples(Iterator[Any]):
 
 
 def seed_sample(seed: int, index: Any) -> None:
-    """Make the random numbers of torch, NumPy and Python those of this sample, wherever it is.
-
-    They stay as they are if *index* is neither a number nor made of plain values.
-    """
+    """Make the random numbers of torch, NumPy and Python those of this sample, wherever it is."""
     number = number_of(index)
-    if (text := plain_text(index) if number is None else str(number)) is not None:
-        seed_everything(zlib.crc32(f"{seed}/{text}".encode("utf-8", "surrogatepass")))
+    text = ADDRESS.sub("", format_value(index)) if number is None else number
+    seed_everything(zlib.crc32(f"{seed}/{text}".encode("utf-8", "surrogatepass")))
 
 
 def seed_everything(number: int) -> None:
@@ -292,10 +291,6 @@ def generator_states(like: Mapping[str, Any] | None = None) -> dict[str, Any]:
 # is one integer.
 
 
-_PLAIN = (type(None), type(...), float, complex, str, bytes, range)
-_BRACKETS: dict[Any, str] = {tuple: "()", list: "[]", set: "{}", frozenset: "{}"}
-
-
 def integer_of(index: Any) -> int | None:
     """The integer that *index* is, also as a scalar of NumPy or torch; None of anything else."""
     is_one = not index.ndim if is_array(index) else type(index) in (int, bool)
@@ -310,32 +305,6 @@ def number_of(index: Any) -> int | None:
         return int(operator.index(index))  # That of True is True.
     except Exception:  # noqa: BLE001  # An array, or a class of the user's.
         return None
-
-
-def plain_text(index: Any) -> str | None:
-    """*index* as Python prints it, if it is made of plain values only, or else None."""
-    kind = type(index)
-    if (number := integer_of(index)) is not None:
-        return str(number)
-    if kind in _PLAIN:
-        return repr(index)
-    if kind is slice:
-        return _join_texts("slice()", (index.start, index.stop, index.step))
-    if kind is dict:
-        return _join_texts("{}", index.items())
-    if kind in _BRACKETS:
-        return _join_texts(_BRACKETS[kind], index, is_ordered=kind in (tuple, list))
-    return _join_texts(f"{kind.__name__}()", [index.tolist()]) if is_array(index) else None
-
-
-def _join_texts(brackets: str, parts: Iterable[Any], *, is_ordered: bool = True) -> str | None:
-    texts = [plain_text(each) for each in parts]
-    plain = [each for each in texts if each is not None]
-    if len(plain) < len(texts):
-        return None
-    inner = ", ".join(plain if is_ordered else sorted(plain))
-    comma = "," if brackets == "()" and len(plain) == 1 else ""
-    return f"{brackets[:-1]}{inner}{comma}{brackets[-1]}"
 
 
 def is_array(index: Any) -> bool:

@@ -40,7 +40,7 @@ from pytest_dataloader_faults._engine.system.processes import (
     wait_until_readable,
 )
 from pytest_dataloader_faults._engine.system.temporary import AnonymousFile, SharedMemoryCleaner
-from pytest_dataloader_faults._trial.job import Job, ReferenceJob
+from pytest_dataloader_faults._trial.job import Job
 from pytest_dataloader_faults._trial.process.environment import limit_descriptors
 
 _KEY_LENGTH = 32
@@ -108,7 +108,7 @@ def server_for(job: Job, printed: int) -> TrialServer | None:
     torch first.
     """
     method = method_of(job.loader.get("multiprocessing_context"))
-    if method != "forkserver" or isinstance(job, ReferenceJob):
+    if method != "forkserver" or job.is_reference:
         return None
     for _ in range(2):  # Only its answer shows that it was not killed just now.
         if not (_started and _started[-1].is_ready()) and len(_started) < _MOST:

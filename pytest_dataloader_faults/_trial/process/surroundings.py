@@ -27,7 +27,7 @@ from pytest_dataloader_faults._engine.system.temporary import (
     SharedCount,
     SharedMemoryCleaner,
 )
-from pytest_dataloader_faults._trial.job import Job, TrialJob
+from pytest_dataloader_faults._trial.job import Job
 from pytest_dataloader_faults._trial.journal import (
     Journal,
     ProcessesStarted,
@@ -159,7 +159,7 @@ def surroundings_for(
         began, is_seen = file_clock(), False
         try:
             yield around._replace(server=server)
-            is_seen = isinstance(job, TrialJob)  # Processes of other jobs are not filtered.
+            is_seen = not job.is_reference  # Its processes are not filtered.
         finally:
             if not is_seen:
                 job.history.unseen.append((began, file_clock()))

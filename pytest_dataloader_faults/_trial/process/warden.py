@@ -35,7 +35,7 @@ from pytest_dataloader_faults._engine.system.processes import (
 )
 from pytest_dataloader_faults._engine.system.stacks import StackRequest
 from pytest_dataloader_faults._engine.system.temporary import AnonymousFile
-from pytest_dataloader_faults._trial.job import Job, TrialJob
+from pytest_dataloader_faults._trial.job import Job
 from pytest_dataloader_faults._trial.journal import (
     HARNESS,
     FaultsArmed,
@@ -296,7 +296,7 @@ def _write_stacks(processes: Iterable[psutil.Process], file: AnonymousFile) -> N
 
 
 def _start_supervisor(job: Job, around: Surroundings) -> _Supervisor | None:
-    if not isinstance(job, TrialJob):
+    if job.is_reference:
         return None
     files = SharedFiles(around.fired, job.history)
     return _Supervisor(fork_supervisor(around.facts.fd, files), around.facts)

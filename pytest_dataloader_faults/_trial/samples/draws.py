@@ -26,18 +26,12 @@ from pytest_dataloader_faults._engine.worker.fetch_hooks import (
     integer_of,
     is_array,
     parts_of,
-    plain_text,
 )
 from pytest_dataloader_faults._trial import loaders
 from pytest_dataloader_faults._trial.samplers import length_of_endless
-from pytest_dataloader_faults._trial.samples.fingerprint import (
-    ADDRESS,
-    digest_of,
-    hash_of,
-    take_apart,
-)
+from pytest_dataloader_faults._trial.samples.fingerprint import digest_of, take_apart
 from pytest_dataloader_faults.exceptions import UnusableDatasetError
-from pytest_dataloader_faults.outcomes.text import format_value
+from pytest_dataloader_faults.outcomes.text import ADDRESS, format_value
 
 if TYPE_CHECKING:
     from torch.utils.data import DataLoader
@@ -45,7 +39,7 @@ if TYPE_CHECKING:
 CALLS_USER_CODE = True
 
 Name: TypeAlias = int | str
-_LONGEST, _KEPT, _DIGITS = 80, 60, 8
+_LONGEST, _DIGITS = 80, 8
 
 
 @dataclass(frozen=True)
@@ -155,19 +149,11 @@ def name_of(index: Any) -> Name:
         return number
     if type(index) is str:
         return index
-    try:
-        text = plain_text(index)
-        if text is None:
-            return f"{_describe(index)} #{digest_of(take_apart(index))[:_DIGITS]}"
-    except Exception:  # noqa: BLE001  # It is endless, or cannot be pickled.
-        return _describe(index)
-    return (
-        text if len(text) <= _LONGEST else f"{text[:_KEPT]}... #{hash_of(text.encode())[:_DIGITS]}"
-    )
-
-
-def _describe(index: Any) -> str:
-    """*index* as text; its class if the text would be meaningless or too long."""
     text = format_value(index)
-    is_known = len(text) <= _LONGEST and text.isprintable() and not ADDRESS.search(text)
-    return text if is_known else type(index).__name__
+    is_plain = type(index).__module__ == "builtins" and not ADDRESS.search(text)
+    if is_plain and len(text) <= _LONGEST and text.isprintable():
+        return text
+    shown = text if len(text) <= _LONGEST and not ADDRESS.search(text) else type(index).__name__
+    with contextlib.suppress(Exception):  # It is endless, or cannot be pickled.
+        return f"{shown} #{digest_of(take_apart(index))[:_DIGITS]}"
+    return shown

@@ -28,11 +28,10 @@ from typing import Any
 import torch
 
 from pytest_dataloader_faults.outcomes.agreement import MANY, ZEROS, Part
-from pytest_dataloader_faults.outcomes.text import format_value
+from pytest_dataloader_faults.outcomes.text import ADDRESS, format_value
 
 CALLS_USER_CODE = True
 
-ADDRESS = re.compile(r"( object)? at 0x[0-9a-f]+")
 _SIZE = 12
 _LONG = 128
 """Bits of a number of more digits than a digest has."""

@@ -22,7 +22,7 @@ from torch.utils.data._utils import worker as torch_worker
 from pytest_dataloader_faults._engine.system.processes import run_in_child
 from pytest_dataloader_faults._engine.worker.fetch_hooks import seed_everything
 from pytest_dataloader_faults._trial import loaders
-from pytest_dataloader_faults._trial.job import ReferenceJob
+from pytest_dataloader_faults._trial.job import Job, TakeReference
 from pytest_dataloader_faults._trial.samplers import choose_size, count_samples, limit_samples
 from pytest_dataloader_faults._trial.samples import draws
 from pytest_dataloader_faults._trial.samples.draws import Draw, Name
@@ -72,10 +72,12 @@ _StreamPasses: TypeAlias = "tuple[list[Reading], list[Reading], int | None]"
 """Two passes over a stream, and after how many samples these ended; None if by themselves."""
 
 
-def take_reference(loader: DataLoader[Any], job: ReferenceJob) -> Reference:
+def take_reference(loader: DataLoader[Any], job: Job, step: TakeReference) -> Reference:
     """The samples of the dataset, read here, or else in workers."""
     is_stream = loaders.kind_of(loaders.dataset_of(loader)) == "iterable"
-    read: Callable[[], Any] = partial(_read_stream if is_stream else _take_by_index, loader, job)
+    read: Callable[[], Any] = partial(
+        _read_stream if is_stream else _take_by_index, loader, job, step
+    )
     try:
         results, workers = [read()], 0
     except UnusableDatasetError as error:
@@ -85,13 +87,13 @@ def take_reference(loader: DataLoader[Any], job: ReferenceJob) -> Reference:
         workers = len(results)
         if not results:
             raise
-    reference = _reference_of_stream(loader, job, results) if is_stream else results[0]
+    reference = _reference_of_stream(loader, job, step, results) if is_stream else results[0]
     return replace(reference, workers=workers)
 
 
-def _make_reader(loader: DataLoader[Any], job: ReferenceJob) -> Reader:
+def _make_reader(loader: DataLoader[Any], job: Job, step: TakeReference) -> Reader:
     comparer = SampleComparer(job.comparison, job.settings.contract)
-    return Reader(loader, comparer, job.displaced)
+    return Reader(loader, comparer, step.displaced)
 
 
 # Some facts about datasets that only workers can read. A ``worker_init_fn`` may open the handle
@@ -148,16 +150,16 @@ def _read_as_worker(
 # Samples with indices
 
 
-def _take_by_index(loader: DataLoader[Any], job: ReferenceJob) -> Reference:
-    reader = _make_reader(loader, job)
+def _take_by_index(loader: DataLoader[Any], job: Job, step: TakeReference) -> Reference:
+    reader = _make_reader(loader, job, step)
     batched = bool(loader._auto_collation)
     with loaders.report_dataset_errors(f"comparing samples of {type(reader.dataset).__name__}"):
         seed_everything(job.settings.seed)
-        if job.batches is not None:
-            requested = (list(each) if batched else each[0] for each in job.batches)
+        if step.batches is not None:
+            requested = (list(each) if batched else each[0] for each in step.batches)
             drawn = [Draw.of(each, reader.dataset, batched=batched) for each in requested]
-            return _ByIndex(reader, job, drawn).take()
-        limit, first_draws, batch_size = _limit(reader, job)
+            return _ByIndex(reader, job, step, drawn).take()
+        limit, first_draws, batch_size = _limit(reader, job, step.seconds)
         outer = loaders.outer_loader(loader)
         total, readable = count_samples(loader, outer), loaders.count_readable(loader, outer)
         if limit is not None:
@@ -168,19 +170,21 @@ def _take_by_index(loader: DataLoader[Any], job: ReferenceJob) -> Reference:
         if not any(each.names for each in drawn):
             raise loaders.EmptyDatasetError(loaders.empty_message(reader.dataset))
         is_whole = not job.settings.ranks or draws.draws_the_same_again(loader, drawn)
-        reference = _ByIndex(reader, job, drawn).take()
+        reference = _ByIndex(reader, job, step, drawn).take()
         reference = replace(reference, limit=limit, is_whole=is_whole, draws=draws.pack(drawn))
         return replace(reference, batch_size=batch_size, total=total, readable=readable)
 
 
-def _limit(reader: Reader, job: ReferenceJob) -> tuple[int | None, list[Draw], int | None]:
+def _limit(
+    reader: Reader, job: Job, affordable_seconds: float | None
+) -> tuple[int | None, list[Draw], int | None]:
     """About how many samples to check: fewer than *job* requests if they take long.
 
     And what the sampler drew to find that out, and how many samples a batch may have: as many as
     the loader has chosen, if there is time for that.
     """
     requested = job.settings.samples
-    if requested is None or job.seconds is None:
+    if requested is None or affordable_seconds is None:
         return requested, [], job.batch_size
     first_draws = list(itertools.islice(draws.draws_of(reader.loader), 1))
     sample_draws = [part for draw in first_draws for part in draw.split()][:_TIMED]
@@ -188,15 +192,15 @@ def _limit(reader: Reader, job: ReferenceJob) -> tuple[int | None, list[Draw], i
     seconds = _READINGS * max(_LEAST, statistics.median(took or [0]))
     limit = requested
     # Halved instead of computed, because the time of samples varies.
-    while limit > 1 and limit * seconds > job.seconds:
+    while limit > 1 and limit * seconds > affordable_seconds:
         limit //= 2
-    longest = job.deadline * _SHARE_FOR_BATCHES if limit < requested else job.seconds
-    affordable, possible = (each / seconds for each in (job.seconds, longest))
+    longest = job.deadline * _SHARE_FOR_BATCHES if limit < requested else affordable_seconds
+    affordable, possible = (each / seconds for each in (affordable_seconds, longest))
     limit, batch_size = choose_size(reader.loader, limit, affordable, possible)
     return limit, first_draws, batch_size
 
 
-def _patience(job: ReferenceJob) -> float:
+def _patience(job: Job) -> float:
     return min(_PATIENCE, job.deadline * _SHARE_FOR_CHILD)
 
 
@@ -212,7 +216,8 @@ class _ByIndex:
     """Takes the reference of the samples in some draws."""
 
     reader: Reader
-    job: ReferenceJob
+    job: Job
+    step: TakeReference
     drawn: Sequence[Draw]
 
     def __post_init__(self) -> None:
@@ -248,10 +253,10 @@ class _ByIndex:
         readings = repeats = self._read_first(batched)
         if self._comparer.comparison.is_loose or not self._agree(readings, batched):
             repeats = self._read_alone(batched, step=1)
-            _adapt(self.reader, self.job, readings, repeats)
+            _adapt(self.reader, self.step, readings, repeats)
         if not self._agree(readings, batched):
             again = self._read(self.reader.read, self._requested, step=-1)
-            _adapt(self.reader, self.job, batched, again)
+            _adapt(self.reader, self.step, batched, again)
         if self._comparer.comparison.is_loose:
             self._drop_useless_seeds()
         reference = _build(self.reader, readings, repeats)
@@ -289,11 +294,11 @@ class _ByIndex:
 
     @property
     def _may_drop_seeds(self) -> bool:
-        return self.job.adapts_comparison and self._comparer.comparison.seeded is not None
+        return self.step.adapts_comparison and self._comparer.comparison.seeded is not None
 
     def _drop_useless_seeds(self) -> None:
         """Do without seeds if no sample draws random numbers."""
-        if self.job.adapts_comparison and not self.reader.draws_random_numbers:
+        if self.step.adapts_comparison and not self.reader.draws_random_numbers:
             self._comparer.comparison = replace(self._comparer.comparison, seeded=None)
 
     def _take_whole_batches(self) -> Reference:
@@ -303,7 +308,7 @@ class _ByIndex:
         readings, repeats = (
             self._read(self.reader.read, self._requested, step) for step in (1, -1)
         )
-        _adapt(self.reader, self.job, readings, repeats)
+        _adapt(self.reader, self.step, readings, repeats)
         mask = spread(comparer.comparison.mask, _pairs((*readings, *repeats)))
         comparer.comparison = replace(comparer.comparison, mask=mask)
         self._drop_useless_seeds()
@@ -341,9 +346,9 @@ class _ByIndex:
 # Samples of a stream
 
 
-def _read_stream(loader: DataLoader[Any], job: ReferenceJob) -> _StreamPasses:
+def _read_stream(loader: DataLoader[Any], job: Job, step: TakeReference) -> _StreamPasses:
     """Two passes over the stream; if it does not end, over its first samples."""
-    reader = _make_reader(loader, job)
+    reader = _make_reader(loader, job, step)
     limit, size = job.comparison.limit, loader.batch_size or 1
     kept_count = size * max(_FEW_BATCHES, _FEW_SAMPLES // size)
     until = time.monotonic() + job.deadline * _SHARE_OF_DEADLINE
@@ -363,10 +368,13 @@ def _read_stream(loader: DataLoader[Any], job: ReferenceJob) -> _StreamPasses:
 
 
 def _reference_of_stream(
-    loader: DataLoader[Any], job: ReferenceJob, passes: Sequence[_StreamPasses]
+    loader: DataLoader[Any],
+    job: Job,
+    step: TakeReference,
+    passes: Sequence[_StreamPasses],
 ) -> Reference:
     """The reference of a stream whose parts were read apart."""
-    reader = _make_reader(loader, job)
+    reader = _make_reader(loader, job, step)
     readings, repeats = (
         list(itertools.chain(*each)) for each in list(zip(*passes, strict=True))[:2]
     )
@@ -379,7 +387,7 @@ def _reference_of_stream(
     reader.comparer.comparison = comparison
     is_regrouped = _have_same_rows(readings, repeats)
     if not is_regrouped:
-        _adapt(reader, job, readings, repeats)
+        _adapt(reader, step, readings, repeats)
     reference = replace(_build(reader, readings, repeats), stream_limit=limit)
     if is_regrouped or len(repeats) == len(readings):
         return reference
@@ -450,11 +458,14 @@ def _find_unstable(samples: _Record, repeated: _Record) -> int | None:
 
 
 def _adapt(
-    reader: Reader, job: ReferenceJob, readings: Sequence[Reading], repeats: Sequence[Reading]
+    reader: Reader,
+    step: TakeReference,
+    readings: Sequence[Reading],
+    repeats: Sequence[Reading],
 ) -> None:
-    """Compare as closely as both readings agree, if *job* allows that."""
+    """Compare as closely as both readings agree, if *step* allows that."""
     first, second = _pairs(readings), _pairs(repeats)
-    is_allowed = job.adapts_comparison and reader.comparer.contract.key is None
+    is_allowed = step.adapts_comparison and reader.comparer.contract.key is None
     if is_allowed and len(first) == len(second):
         is_stream = loaders.kind_of(reader.dataset) == "iterable"
         comparison = closest(reader.comparer.comparison, first, second, is_stream=is_stream)
