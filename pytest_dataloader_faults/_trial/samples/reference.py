@@ -1,6 +1,11 @@
 """The reference: the samples that a dataset returns without faults [in the disposable process].
 
 A comparison is adapted to what two passes agree on: see ``outcomes/agreement.py``.
+
+Some facts about datasets that only workers can read. A ``worker_init_fn`` may open the handle that
+samples are read from, as many recipes for HDF5 do, and a dataset may refuse to be read by another
+process. A stream may also refuse any number of workers but the one that it was made for, as streams
+of energon do.
 """
 
 from __future__ import annotations
@@ -14,7 +19,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import torch
 from torch.utils.data._utils import worker as torch_worker
@@ -50,7 +55,6 @@ if TYPE_CHECKING:
 
 CALLS_USER_CODE = True
 
-_Result = TypeVar("_Result")
 _READINGS = 2
 """Each sample is read twice, which shows whether it is the same again."""
 _TIMED = 8
@@ -68,140 +72,154 @@ _FEW_SAMPLES, _FEW_BATCHES = 64, 4
 """How many samples of such a stream each worker returns: this many, in whole batches."""
 
 
-_StreamPasses: TypeAlias = "tuple[list[Reading], list[Reading], int | None]"
+_Pass: TypeAlias = Sequence[Reading]
+_StreamPasses: TypeAlias = tuple[list[Reading], list[Reading], int | None]
 """Two passes over a stream, and after how many samples these ended; None if by themselves."""
 
 
 def take_reference(loader: DataLoader[Any], job: Job, step: TakeReference) -> Reference:
     """The samples of the dataset, read here, or else in workers."""
     is_stream = loaders.kind_of(loaders.dataset_of(loader)) == "iterable"
-    read: Callable[[], Any] = partial(
-        _read_stream if is_stream else _take_by_index, loader, job, step
+    return (_OfStream if is_stream else _ByIndex)(loader, job, step).take()
+
+
+@dataclass
+class _Taker:
+    """Takes the reference of the dataset of *loader*, as the *step* of *job* says."""
+
+    loader: DataLoader[Any]
+    job: Job
+    step: TakeReference
+
+    def __post_init__(self) -> None:
+        self._comparer = SampleComparer(self.job.comparison, self.job.settings.contract)
+        self._reader = Reader(self.loader, self._comparer, self.step.displaced)
+        self._kind = loaders.kind_of(self._reader.dataset)
+
+    def take(self) -> Reference:
+        """The reference, read here, or else in workers."""
+        try:
+            results, workers = [self._read_all()], 0
+        except UnusableDatasetError as error:
+            if (
+                error.__cause__ is None or not self.loader.num_workers
+            ):  # Users' code raised nothing.
+                raise
+            results = self._read_in_workers()
+            workers = len(results)
+            if not results:
+                raise
+        return replace(self._combine(results), workers=workers)
+
+    def _read_all(self) -> Any:
+        """What one process reads."""
+        raise NotImplementedError
+
+    def _combine(self, results: list[Any]) -> Reference:
+        """The reference of which processes have read these parts."""
+        raise NotImplementedError
+
+    def _read_in_workers(self) -> list[Any]:
+        """What each worker reads that is needed; nothing if one of them died.
+
+        Samples with indices are read in one worker, and a stream in one, which has all of it, or
+        else in as many as the loader has.
+
+        Raises:
+            UnusableDatasetError: The dataset cannot be read in workers either.
+        """
+        seconds = self.job.passes * self.job.deadline
+        replies: list[Any] = []
+        for count in (1, self.loader.num_workers) if self._kind == "iterable" else (1,):
+            packed = [
+                run_in_child(partial(self._read_as_worker, worker, count), seconds)
+                for worker in range(count)
+            ]
+            others = list(map(pickle.loads, packed)) if all(packed) else []  # our own
+            if others and not any(isinstance(each, UnusableDatasetError) for each in others):
+                return others
+            replies = replies or others
+        for reply in replies:
+            if isinstance(reply, UnusableDatasetError):
+                raise reply
+        return []
+
+    def _read_as_worker(self, worker: int, count: int) -> bytes:
+        """What this process reads as one of *count* workers, or the error."""
+        loader, dataset = self.loader, self._reader.dataset
+        seed = torch.initial_seed() + worker
+        info = torch_worker.WorkerInfo(id=worker, num_workers=count, seed=seed, dataset=dataset)
+        torch_worker._worker_info = info
+        try:
+            with loaders.report_dataset_errors("worker_init_fn"):
+                if loader.worker_init_fn is not None:
+                    loader.worker_init_fn(worker)
+            return pickle.dumps(self._read_all())
+        except UnusableDatasetError as error:
+            return pickle.dumps(error)
+
+    def _adapt(self, readings: _Pass, repeats: _Pass) -> None:
+        """Compare as closely as both readings agree, if the step allows that."""
+        first, second = _pairs(readings), _pairs(repeats)
+        is_allowed = self.step.adapts_comparison and self._comparer.contract.key is None
+        if is_allowed and len(first) == len(second):
+            is_stream = self._kind == "iterable"
+            comparison = closest(self._comparer.comparison, first, second, is_stream=is_stream)
+            self._comparer.comparison = comparison
+
+    def _build(self, readings: _Pass, repeats: _Pass) -> Reference:
+        """The reference from two readings of the same samples; those of a stream in any order."""
+        comparison = self._comparer.comparison
+        is_regrouped = _have_same_rows(readings, repeats)
+        pairs, others = _pairs(readings), _pairs(repeats)
+        samples, repeated = map(self._record, (pairs, others))
+        names = [number if name is None else name for number, (name, _) in enumerate(pairs)]
+        place, unstable = None if is_regrouped else _find_unstable(samples, repeated), ""
+        if place is not None:
+            shown = (tuple(comparison.reduce(each[place][1])) for each in (pairs, others))
+            change = difference(*shown).replace("the reference", "the first read")
+            unstable = describe_unstable(names[place], change, self._comparer.contract)
+        varies = not (is_regrouped or repeats is readings)
+        rows = tuple(each.rows for each in readings)
+        return Reference(
+            self._kind,
+            tuple(zip(names, (sample for _, sample in samples), strict=True)),
+            unstable=unstable,
+            varying=tuple(count_varying(pairs, others).items()) if varies else (),
+            comparison=comparison,
+            parts=rows if all(rows) else (),
+        )
+
+    def _record(self, pairs: SampleParts) -> _Record:
+        """The samples in *pairs*, by the present comparison."""
+        self._comparer.begin()
+        return [(name, self._comparer.record(tuple(parts))) for name, parts in pairs]
+
+
+_Record: TypeAlias = Sequence[tuple[Any, Sample]]
+"""The samples of a pass, by their names."""
+
+
+def _pairs(readings: _Pass) -> SampleParts:
+    return [pair for each in readings for pair in each.pairs]
+
+
+def _have_same_rows(readings: _Pass, repeats: _Pass) -> bool:
+    """Whether both readings have the same rows, in a stream's own batches, which may differ."""
+    rows, repeated = (
+        count_rows([each.rows for each in reading]) for reading in (readings, repeats)
     )
-    try:
-        results, workers = [read()], 0
-    except UnusableDatasetError as error:
-        if error.__cause__ is None or not loader.num_workers:  # The user's code raised nothing.
-            raise
-        results = _read_in_workers(loader, read, job.passes * job.deadline)
-        workers = len(results)
-        if not results:
-            raise
-    reference = _reference_of_stream(loader, job, step, results) if is_stream else results[0]
-    return replace(reference, workers=workers)
+    return rows is not None and rows == repeated
 
 
-def _make_reader(loader: DataLoader[Any], job: Job, step: TakeReference) -> Reader:
-    comparer = SampleComparer(job.comparison, job.settings.contract)
-    return Reader(loader, comparer, step.displaced)
-
-
-# Some facts about datasets that only workers can read. A ``worker_init_fn`` may open the handle
-# that samples are read from, as many recipes for HDF5 do, and a dataset may refuse to be read by
-# another process. A stream may also refuse any number of workers but the one that it was made for,
-# as streams of energon do.
-
-
-def _read_in_workers(
-    loader: DataLoader[Any], read: Callable[[], _Result], seconds: float
-) -> list[_Result]:
-    """What *read* returns in each worker that it needs; each may take that many *seconds*.
-
-    Samples with indices are read in one worker, and a stream in one, which has all of it, or else
-    in as many as *loader* has. Nothing is returned if a worker died.
-
-    Raises:
-        UnusableDatasetError: The dataset cannot be read in workers either.
-    """
-    is_stream = loaders.kind_of(loaders.dataset_of(loader)) == "iterable"
-    replies: list[Any] = []
-    for count in (1, loader.num_workers) if is_stream else (1,):
-        packed = [
-            run_in_child(partial(_read_as_worker, loader, read, worker, count), seconds)
-            for worker in range(count)
-        ]
-        others = list(map(pickle.loads, packed)) if all(packed) else []  # our own
-        if others and not any(isinstance(each, UnusableDatasetError) for each in others):
-            return others
-        replies = replies or others
-    for reply in replies:
-        if isinstance(reply, UnusableDatasetError):
-            raise reply
-    return []
-
-
-def _read_as_worker(
-    loader: DataLoader[Any], read: Callable[[], Any], worker: int, count: int
-) -> bytes:
-    """What *read* returns, or the error, in this process as one of *count* workers."""
-    dataset = loaders.dataset_of(loader)
-    seed = torch.initial_seed() + worker
-    info = torch_worker.WorkerInfo(id=worker, num_workers=count, seed=seed, dataset=dataset)
-    torch_worker._worker_info = info
-    try:
-        with loaders.report_dataset_errors("worker_init_fn"):
-            if loader.worker_init_fn is not None:
-                loader.worker_init_fn(worker)
-        return pickle.dumps(read())
-    except UnusableDatasetError as error:
-        return pickle.dumps(error)
-
-
-# Samples with indices
-
-
-def _take_by_index(loader: DataLoader[Any], job: Job, step: TakeReference) -> Reference:
-    reader = _make_reader(loader, job, step)
-    batched = bool(loader._auto_collation)
-    with loaders.report_dataset_errors(f"comparing samples of {type(reader.dataset).__name__}"):
-        seed_everything(job.settings.seed)
-        if step.batches is not None:
-            requested = (list(each) if batched else each[0] for each in step.batches)
-            drawn = [Draw.of(each, reader.dataset, batched=batched) for each in requested]
-            return _ByIndex(reader, job, step, drawn).take()
-        limit, first_draws, batch_size = _limit(reader, job, step.seconds)
-        outer = loaders.outer_loader(loader)
-        total, readable = count_samples(loader, outer), loaders.count_readable(loader, outer)
-        if limit is not None:
-            limit_samples(loader, outer, limit, batch_size=batch_size)
-            seed_everything(job.settings.seed)
-        # Some samplers can be iterated only once.
-        drawn = list(draws.draws_of(loader)) or first_draws
-        if not any(each.names for each in drawn):
-            raise loaders.EmptyDatasetError(loaders.empty_message(reader.dataset))
-        is_whole = not job.settings.ranks or draws.draws_the_same_again(loader, drawn)
-        reference = _ByIndex(reader, job, step, drawn).take()
-        reference = replace(reference, limit=limit, is_whole=is_whole, draws=draws.pack(drawn))
-        return replace(reference, batch_size=batch_size, total=total, readable=readable)
-
-
-def _limit(
-    reader: Reader, job: Job, affordable_seconds: float | None
-) -> tuple[int | None, list[Draw], int | None]:
-    """About how many samples to check: fewer than *job* requests if they take long.
-
-    And what the sampler drew to find that out, and how many samples a batch may have: as many as
-    the loader has chosen, if there is time for that.
-    """
-    requested = job.settings.samples
-    if requested is None or affordable_seconds is None:
-        return requested, [], job.batch_size
-    first_draws = list(itertools.islice(draws.draws_of(reader.loader), 1))
-    sample_draws = [part for draw in first_draws for part in draw.split()][:_TIMED]
-    took = time_samples(reader, sample_draws, _patience(job))
-    seconds = _READINGS * max(_LEAST, statistics.median(took or [0]))
-    limit = requested
-    # Halved instead of computed, because the time of samples varies.
-    while limit > 1 and limit * seconds > affordable_seconds:
-        limit //= 2
-    longest = job.deadline * _SHARE_FOR_BATCHES if limit < requested else affordable_seconds
-    affordable, possible = (each / seconds for each in (affordable_seconds, longest))
-    limit, batch_size = choose_size(reader.loader, limit, affordable, possible)
-    return limit, first_draws, batch_size
-
-
-def _patience(job: Job) -> float:
-    return min(_PATIENCE, job.deadline * _SHARE_FOR_CHILD)
+def _find_unstable(samples: _Record, repeated: _Record) -> int | None:
+    """The place of the first sample that was not the same twice, or None."""
+    remaining = Counter((name, sample.digest) for name, sample in repeated)
+    for place, (name, sample) in enumerate(samples[: len(repeated)]):
+        if not remaining[name, sample.digest]:
+            return place
+        remaining[name, sample.digest] -= 1
+    return None
 
 
 # Some facts about samples and their batches. A sample is read in a batch, and in a batch of its
@@ -211,60 +229,111 @@ def _patience(job: Job) -> float:
 # differs under another seed, trials need no seeds.
 
 
-@dataclass
-class _ByIndex:
-    """Takes the reference of the samples in some draws."""
+class _ByIndex(_Taker):
+    """Takes the reference of samples with indices."""
 
-    reader: Reader
-    job: Job
-    step: TakeReference
-    drawn: Sequence[Draw]
+    _seconds = 0.0
 
-    def __post_init__(self) -> None:
-        self._requested = [each for each in self.drawn if each.names]
+    def _combine(self, results: list[Reference]) -> Reference:
+        return results[0]
+
+    def _read_all(self) -> Reference:
+        reader, job, batched = self._reader, self.job, bool(self.loader._auto_collation)
+        with loaders.report_dataset_errors(f"comparing samples of {type(reader.dataset).__name__}"):
+            seed_everything(job.settings.seed)
+            if self.step.batches is not None:
+                requested = (list(each) if batched else each[0] for each in self.step.batches)
+                drawn = [Draw.of(each, reader.dataset, batched=batched) for each in requested]
+                return self._read_drawn(drawn)
+            limit, first_draws, batch_size = self._limit()
+            outer = loaders.outer_loader(self.loader)
+            total = count_samples(self.loader, outer)
+            readable = loaders.count_readable(self.loader, outer)
+            if limit is not None:
+                limit_samples(self.loader, outer, limit, batch_size=batch_size)
+                seed_everything(job.settings.seed)
+            # Some samplers can be iterated only once.
+            drawn = list(draws.draws_of(self.loader)) or first_draws
+            if not any(each.names for each in drawn):
+                raise loaders.EmptyDatasetError(loaders.empty_message(reader.dataset))
+            is_whole = not job.settings.ranks or draws.draws_the_same_again(self.loader, drawn)
+            return replace(
+                self._read_drawn(drawn),
+                limit=limit,
+                is_whole=is_whole,
+                draws=draws.pack(drawn),
+                batch_size=batch_size,
+                total=total,
+                readable=readable,
+            )
+
+    def _limit(self) -> tuple[int | None, list[Draw], int | None]:
+        """About how many samples to check: fewer than requested if they take long.
+
+        And what the sampler drew to find that out, and how many samples a batch may have: as many
+        as the loader has chosen, if there is time for that.
+        """
+        requested, enough = self.job.settings.samples, self.step.seconds
+        if requested is None or enough is None:
+            return requested, [], self.job.batch_size
+        first_draws = list(itertools.islice(draws.draws_of(self.loader), 1))
+        sample_draws = [part for draw in first_draws for part in draw.split()][:_TIMED]
+        took = time_samples(self._reader, sample_draws, self._patience)
+        seconds = _READINGS * max(_LEAST, statistics.median(took or [0]))
+        limit = requested
+        # Halved instead of computed, because the time of samples varies.
+        while limit > 1 and limit * seconds > enough:
+            limit //= 2
+        longest = self.job.deadline * _SHARE_FOR_BATCHES if limit < requested else enough
+        affordable, possible = enough / seconds, longest / seconds
+        limit, batch_size = choose_size(self.loader, limit, affordable, possible)
+        return limit, first_draws, batch_size
+
+    @property
+    def _patience(self) -> float:
+        return min(_PATIENCE, self.job.deadline * _SHARE_FOR_CHILD)
+
+    def _read_drawn(self, drawn: Sequence[Draw]) -> Reference:
+        """The reference of the samples in *drawn*, or of whole batches."""
+        self._requested = [each for each in drawn if each.names]
+        if self._comparer.comparison.in_batches:
+            return self._read_whole_batches()
         samples: dict[Name, Draw] = {}
         for draw in itertools.chain(*(each.split() for each in self._requested)):
             samples.setdefault(draw.names[0], draw)
-        self._samples = list(samples.values())
-        self._comparer = self.reader.comparer
         self._alone: dict[tuple[int, int], Callable[[float], list[Reading]]] = {}
         """Each sample alone, by the step through the samples and what is added to their seeds."""
-
-    def take(self) -> Reference:
-        """The reference, of samples or of whole batches."""
-        if self._comparer.comparison.in_batches:
-            return self._take_whole_batches()
         with contextlib.ExitStack() as children:
             # A child reads only after this process: it may use up what both have open.
             for step, seed in ((-1, 1), (-1, 0), (1, 0)):
                 if not seed or self._may_drop_seeds:
-                    read = partial(self._read, self.reader.read_alone, self._samples, step, seed)
-                    self._alone[step, seed] = children.enter_context(self.reader.child(read))
-            batched = self._read(self.reader.read, self._requested)
+                    alone = self._reader.read_alone, list(samples.values()), step, seed
+                    read = partial(self._read, *alone)
+                    self._alone[step, seed] = children.enter_context(self._reader.child(read))
+            batched = self._read(self._reader.read, self._requested)
             try:
                 return self._compare(batched)
             except loaders.CollateError:  # Of one sample: it may need as many as a batch has.
                 if all(len(each.names) == 1 for each in self._requested):
                     raise
-        return self._take_whole_batches()
+        return self._read_whole_batches()
 
-    def _compare(self, batched: Sequence[Reading]) -> Reference:
+    def _compare(self, batched: _Pass) -> Reference:
         """The reference of samples that are the same in these batches and alone; or of batches."""
         readings = repeats = self._read_first(batched)
         if self._comparer.comparison.is_loose or not self._agree(readings, batched):
             repeats = self._read_alone(batched, step=1)
-            _adapt(self.reader, self.step, readings, repeats)
+            self._adapt(readings, repeats)
         if not self._agree(readings, batched):
-            again = self._read(self.reader.read, self._requested, step=-1)
-            _adapt(self.reader, self.step, batched, again)
+            self._adapt(batched, self._read(self._reader.read, self._requested, step=-1))
         if self._comparer.comparison.is_loose:
             self._drop_useless_seeds()
-        reference = _build(self.reader, readings, repeats)
+        reference = self._build(readings, repeats)
         if reference.unstable or self._agree(readings, batched):
             return reference
-        return self._take_whole_batches()
+        return self._read_whole_batches()
 
-    def _read_first(self, batched: Sequence[Reading]) -> list[Reading]:
+    def _read_first(self, batched: _Pass) -> _Pass:
         """Each sample alone; without seeds if no sample needs them."""
         if not self._may_drop_seeds:
             return self._read_alone(batched)
@@ -275,9 +344,7 @@ class _ByIndex:
             self._drop_useless_seeds()
         return first
 
-    def _read_alone(
-        self, batched: Sequence[Reading], step: int = -1, seed: int = 0
-    ) -> list[Reading]:
+    def _read_alone(self, batched: _Pass, step: int = -1, seed: int = 0) -> _Pass:
         """Each sample alone, or else those of the batches.
 
         What the dataset has open may not survive a fork: that is the business of the workers.
@@ -298,35 +365,35 @@ class _ByIndex:
 
     def _drop_useless_seeds(self) -> None:
         """Do without seeds if no sample draws random numbers."""
-        if self.step.adapts_comparison and not self.reader.draws_random_numbers:
+        if self.step.adapts_comparison and not self._reader.draws_random_numbers:
             self._comparer.comparison = replace(self._comparer.comparison, seeded=None)
 
-    def _take_whole_batches(self) -> Reference:
+    def _read_whole_batches(self) -> Reference:
         """The reference of whole batches, because their samples depend on each other."""
         comparer = self._comparer
         comparer.comparison = replace(comparer.comparison, in_batches=True)
         readings, repeats = (
-            self._read(self.reader.read, self._requested, step) for step in (1, -1)
+            self._read(self._reader.read, self._requested, step) for step in (1, -1)
         )
-        _adapt(self.reader, self.step, readings, repeats)
+        self._adapt(readings, repeats)
         mask = spread(comparer.comparison.mask, _pairs((*readings, *repeats)))
         comparer.comparison = replace(comparer.comparison, mask=mask)
         self._drop_useless_seeds()
-        return _build(self.reader, readings, repeats)
+        return self._build(readings, repeats)
 
     def _read(
-        self, read: Callable[[Draw], Any], drawn: Sequence[Draw], step: int = 1, seed: int = 0
-    ) -> list[Any]:
+        self, read: Callable[[Draw], Reading], drawn: Sequence[Draw], step: int = 1, seed: int = 0
+    ) -> list[Reading]:
         """What *read* makes of each of these draws; a *step* of -1 reads them backwards."""
-        self.reader.seed, began = seed, time.monotonic()
+        self._reader.seed, began = seed, time.monotonic()
         result = list(map(read, drawn[::step]))[::step]
-        self._seconds = _patience(self.job) + _TIMES * (time.monotonic() - began)
+        self._seconds = self._patience + _TIMES * (time.monotonic() - began)
         return result
 
-    def _digests(self, readings: Sequence[Reading]) -> dict[Any, str]:
+    def _digests(self, readings: _Pass) -> dict[Any, str]:
         return {key: self._comparer.digest(parts) for key, parts in _pairs(readings)}
 
-    def _agree(self, readings: Sequence[Reading], batches: Sequence[Reading]) -> bool:
+    def _agree(self, readings: _Pass, batches: _Pass) -> bool:
         """Whether each row of the *batches* is equal to its sample in *readings*.
 
         A ready batch may hold fewer samples than requested: the judge says that some are missing.
@@ -343,130 +410,46 @@ class _ByIndex:
         return True
 
 
-# Samples of a stream
+class _OfStream(_Taker):
+    """Takes the reference of a stream."""
 
+    def _read_all(self) -> _StreamPasses:
+        """Two passes over the stream; if it does not end, over its first samples."""
+        limit, size = self.job.comparison.limit, self.loader.batch_size or 1
+        kept_count = size * max(_FEW_BATCHES, _FEW_SAMPLES // size)
+        until = time.monotonic() + self.job.deadline * _SHARE_OF_DEADLINE
+        readings: list[Reading] = []
+        with loaders.report_dataset_errors(f"iterating {type(self._reader.dataset).__name__}"):
+            for reading in self._reader.read_stream():
+                readings.append(reading)
+                if len(readings) == limit:
+                    break
+                is_long = len(readings) >= _MOST_SAMPLES or time.monotonic() > until
+                if limit is None and is_long and len(readings) >= kept_count:
+                    limit = kept_count
+                    break
+            seed_everything(self.job.settings.seed + 1)  # A stream may draw by its worker's seed.
+            repeats = list(itertools.islice(self._reader.read_stream(), limit))
+        return readings[:limit], repeats, limit
 
-def _read_stream(loader: DataLoader[Any], job: Job, step: TakeReference) -> _StreamPasses:
-    """Two passes over the stream; if it does not end, over its first samples."""
-    reader = _make_reader(loader, job, step)
-    limit, size = job.comparison.limit, loader.batch_size or 1
-    kept_count = size * max(_FEW_BATCHES, _FEW_SAMPLES // size)
-    until = time.monotonic() + job.deadline * _SHARE_OF_DEADLINE
-    readings: list[Reading] = []
-    with loaders.report_dataset_errors(f"iterating {type(reader.dataset).__name__}"):
-        for reading in reader.read_stream():
-            readings.append(reading)
-            if len(readings) == limit:
-                break
-            is_long = len(readings) >= _MOST_SAMPLES or time.monotonic() > until
-            if limit is None and is_long and len(readings) >= kept_count:
-                limit = kept_count
-                break
-        seed_everything(job.settings.seed + 1)  # A stream may draw by the seed of its worker.
-        repeats = list(itertools.islice(reader.read_stream(), limit))
-    return readings[:limit], repeats, limit
-
-
-def _reference_of_stream(
-    loader: DataLoader[Any],
-    job: Job,
-    step: TakeReference,
-    passes: Sequence[_StreamPasses],
-) -> Reference:
-    """The reference of a stream whose parts were read apart."""
-    reader = _make_reader(loader, job, step)
-    readings, repeats = (
-        list(itertools.chain(*each)) for each in list(zip(*passes, strict=True))[:2]
-    )
-    if not readings:
-        raise loaders.EmptyDatasetError(loaders.empty_message(reader.dataset))
-    limit = max((limit for *_, limit in passes if limit is not None), default=None)
-    comparison = replace(job.comparison, seeded=None)
-    if limit is not None:
-        comparison = replace(comparison, limit=limit, by_form=True)
-    reader.comparer.comparison = comparison
-    is_regrouped = _have_same_rows(readings, repeats)
-    if not is_regrouped:
-        _adapt(reader, step, readings, repeats)
-    reference = replace(_build(reader, readings, repeats), stream_limit=limit)
-    if is_regrouped or len(repeats) == len(readings):
-        return reference
-    if len(repeats) < len(readings):
-        return replace(reference, unstable="", second_pass_count=len(repeats))
-    change = f"the stream returned {pluralize(len(readings), 'sample')}, then {len(repeats)}"
-    unstable = describe_unstable(len(readings), change, job.settings.contract)
-    return replace(reference, unstable=unstable)
-
-
-def _have_same_rows(readings: Sequence[Reading], repeats: Sequence[Reading]) -> bool:
-    """Whether both readings have the same rows, in a stream's own batches, which may differ."""
-    rows, repeated = (
-        count_rows([each.rows for each in reading]) for reading in (readings, repeats)
-    )
-    return rows is not None and rows == repeated
-
-
-# What two readings show
-
-
-def _build(reader: Reader, readings: Sequence[Reading], repeats: Sequence[Reading]) -> Reference:
-    """The reference from two readings of the same samples; those of a stream in any order."""
-    kind, comparison = loaders.kind_of(reader.dataset), reader.comparer.comparison
-    is_regrouped = _have_same_rows(readings, repeats)
-    pairs, others = _pairs(readings), _pairs(repeats)
-    samples, repeated = (_record(each, reader.comparer) for each in (pairs, others))
-    names = [number if name is None else name for number, (name, _) in enumerate(pairs)]
-    place, unstable = None if is_regrouped else _find_unstable(samples, repeated), ""
-    if place is not None:
-        shown = (tuple(comparison.reduce(each[place][1])) for each in (pairs, others))
-        change = difference(*shown).replace("the reference", "the first read")
-        unstable = describe_unstable(names[place], change, reader.comparer.contract)
-    varies = not (is_regrouped or repeats is readings)
-    rows = tuple(each.rows for each in readings)
-    return Reference(
-        kind,
-        tuple(zip(names, (sample for _, sample in samples), strict=True)),
-        unstable=unstable,
-        varying=tuple(count_varying(pairs, others).items()) if varies else (),
-        comparison=comparison,
-        parts=rows if all(rows) else (),
-    )
-
-
-_Record = Sequence[tuple[Any, Sample]]
-"""The samples of a reading, by their names."""
-
-
-def _pairs(readings: Sequence[Reading]) -> SampleParts:
-    return [pair for each in readings for pair in each.pairs]
-
-
-def _record(pairs: SampleParts, comparer: SampleComparer) -> _Record:
-    """The samples in *pairs*, by the comparison that *comparer* has now."""
-    comparer.begin()
-    return [(name, comparer.record(tuple(parts))) for name, parts in pairs]
-
-
-def _find_unstable(samples: _Record, repeated: _Record) -> int | None:
-    """The place of the first sample that was not the same twice, or None."""
-    remaining = Counter((name, sample.digest) for name, sample in repeated)
-    for place, (name, sample) in enumerate(samples[: len(repeated)]):
-        if not remaining[name, sample.digest]:
-            return place
-        remaining[name, sample.digest] -= 1
-    return None
-
-
-def _adapt(
-    reader: Reader,
-    step: TakeReference,
-    readings: Sequence[Reading],
-    repeats: Sequence[Reading],
-) -> None:
-    """Compare as closely as both readings agree, if *step* allows that."""
-    first, second = _pairs(readings), _pairs(repeats)
-    is_allowed = step.adapts_comparison and reader.comparer.contract.key is None
-    if is_allowed and len(first) == len(second):
-        is_stream = loaders.kind_of(reader.dataset) == "iterable"
-        comparison = closest(reader.comparer.comparison, first, second, is_stream=is_stream)
-        reader.comparer.comparison = comparison
+    def _combine(self, results: list[_StreamPasses]) -> Reference:
+        readings = [reading for part, _, _ in results for reading in part]
+        repeats = [reading for _, part, _ in results for reading in part]
+        if not readings:
+            raise loaders.EmptyDatasetError(loaders.empty_message(self._reader.dataset))
+        limit = max((limit for *_, limit in results if limit is not None), default=None)
+        comparison = replace(self.job.comparison, seeded=None)
+        if limit is not None:
+            comparison = replace(comparison, limit=limit, by_form=True)
+        self._comparer.comparison = comparison
+        is_regrouped = _have_same_rows(readings, repeats)
+        if not is_regrouped:
+            self._adapt(readings, repeats)
+        reference = replace(self._build(readings, repeats), stream_limit=limit)
+        if is_regrouped or len(repeats) == len(readings):
+            return reference
+        if len(repeats) < len(readings):
+            return replace(reference, unstable="", second_pass_count=len(repeats))
+        change = f"the stream returned {pluralize(len(readings), 'sample')}, then {len(repeats)}"
+        unstable = describe_unstable(len(readings), change, self._comparer.contract)
+        return replace(reference, unstable=unstable)
