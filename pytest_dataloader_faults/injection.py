@@ -23,7 +23,7 @@ from pytest_dataloader_faults.exceptions import FaultNotFiredError, InvalidArgum
 from pytest_dataloader_faults.faults import Fault
 from pytest_dataloader_faults.outcomes import FaultFacts
 from pytest_dataloader_faults.outcomes.fault_facts import explain_unfired
-from pytest_dataloader_faults.outcomes.refusals import describe_change
+from pytest_dataloader_faults.outcomes.stages import describe_change
 
 if TYPE_CHECKING:
     from typing_extensions import Self

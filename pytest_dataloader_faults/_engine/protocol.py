@@ -58,7 +58,7 @@ from pytest_dataloader_faults._engine.fake import FakeTree
 from pytest_dataloader_faults._engine.plan import FaultPlan, FilterRequirements
 from pytest_dataloader_faults._engine.system.temporary import AnonymousFile, SharedCount
 from pytest_dataloader_faults.faults.base import Place
-from pytest_dataloader_faults.outcomes.refusals import FileEvent, Refusal
+from pytest_dataloader_faults.outcomes.stages import FileEvent, Refusal
 from pytest_dataloader_faults.wire import FaultFacts, WorkerFacts
 
 

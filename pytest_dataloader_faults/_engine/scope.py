@@ -18,7 +18,7 @@ from pytest_dataloader_faults.faults.base import (
 )
 from pytest_dataloader_faults.outcomes import FaultFacts, WorkerFacts
 from pytest_dataloader_faults.outcomes.fault_facts import explain_unfired, note_mentions
-from pytest_dataloader_faults.outcomes.refusals import Refusal
+from pytest_dataloader_faults.outcomes.stages import Refusal
 
 if TYPE_CHECKING:
     from pytest_dataloader_faults._engine.loader.client import SupervisorClient

@@ -11,8 +11,7 @@ from pytest_dataloader_faults._settings import Settings, check
 from pytest_dataloader_faults.faults import Fault
 from pytest_dataloader_faults.faults.base import DEFAULT_COLLISIONS, Collisions
 from pytest_dataloader_faults.outcomes.agreement import EXACT, Comparison
-from pytest_dataloader_faults.outcomes.refusals import FileHistory
-from pytest_dataloader_faults.outcomes.stages import RECOVERY
+from pytest_dataloader_faults.outcomes.stages import RECOVERY, FileHistory
 from pytest_dataloader_faults.steps import (
     ONE_EPOCH,
     Epoch,

@@ -63,13 +63,15 @@ from pytest_dataloader_faults.outcomes import (
 )
 from pytest_dataloader_faults.outcomes.chains import error_line
 from pytest_dataloader_faults.outcomes.error_text import FROM_OUTSIDE, likely_sender
-from pytest_dataloader_faults.outcomes.refusals import (
+from pytest_dataloader_faults.outcomes.stages import (
+    DONE,
+    RECOVERY,
+    START,
     ChangeRefused,
     FileChanged,
     FileCreated,
     FileHistory,
 )
-from pytest_dataloader_faults.outcomes.stages import DONE, RECOVERY, START
 from pytest_dataloader_faults.outcomes.text import (
     crashed_files,
     describe_end,

@@ -44,13 +44,13 @@ from pytest_dataloader_faults.faults.globs import GlobMatcher
 from pytest_dataloader_faults.outcomes import Contract, Finding, Outcome, Reference, reference
 from pytest_dataloader_faults.outcomes.agreement import BY_FORM, EXACT, Comparison, Mask
 from pytest_dataloader_faults.outcomes.judge import judge
-from pytest_dataloader_faults.outcomes.refusals import FileHistory
 from pytest_dataloader_faults.outcomes.repeats import (
     JudgedTrial,
     run_in_both_orders,
     run_without_vain_waits,
     was_killed,
 )
+from pytest_dataloader_faults.outcomes.stages import FileHistory
 from pytest_dataloader_faults.outcomes.text import pluralize
 from pytest_dataloader_faults.steps import ONE_EPOCH, TrialOptions, run_epochs
 

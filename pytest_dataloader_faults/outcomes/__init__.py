@@ -20,18 +20,19 @@ from pytest_dataloader_faults.outcomes.records import (
     WorkerDeath,
 )
 from pytest_dataloader_faults.outcomes.reference import Reference
-from pytest_dataloader_faults.outcomes.refusals import Change, Refusal
 from pytest_dataloader_faults.outcomes.results import CheckResult
 from pytest_dataloader_faults.outcomes.stages import (
     Absence,
     Activity,
     AtDeadline,
+    Change,
     ChangedState,
     EpochsApart,
     LoadedState,
     Phase,
     Position,
     Reason,
+    Refusal,
     SavedState,
     SharedConnection,
     Stage,

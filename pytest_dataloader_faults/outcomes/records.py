@@ -13,12 +13,12 @@ from pytest_dataloader_faults._arguments import ArgumentRule, one_of
 from pytest_dataloader_faults.faults import Fault
 from pytest_dataloader_faults.outcomes.agreement import EXACT, Comparison, Sample
 from pytest_dataloader_faults.outcomes.chains import Raised
-from pytest_dataloader_faults.outcomes.refusals import Refusal
 from pytest_dataloader_faults.outcomes.stages import (
     DONE,
     START,
     AtDeadline,
     Phase,
+    Refusal,
     Stage,
     StateOf,
 )

@@ -20,7 +20,7 @@ from pytest_dataloader_faults.faults import (
     TruncatedFile,
     WorkerKilled,
 )
-from pytest_dataloader_faults.outcomes.refusals import Change, FileHistory, Refusal
+from pytest_dataloader_faults.outcomes.stages import Change, FileHistory, Refusal
 from support import destroyers
 from support.datasets import Records, write_records
 from support.destroyers import Deletes, Log

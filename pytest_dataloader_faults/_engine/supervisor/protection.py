@@ -34,7 +34,7 @@ from pytest_dataloader_faults._engine.system import proc
 from pytest_dataloader_faults._engine.system.temporary import SharedCount
 from pytest_dataloader_faults.faults import Fault
 from pytest_dataloader_faults.faults.globs import is_below, is_excluded
-from pytest_dataloader_faults.outcomes.refusals import Change, FileChanged, FileCreated, FileHistory
+from pytest_dataloader_faults.outcomes.stages import Change, FileChanged, FileCreated, FileHistory
 
 _KINDS = (stat.S_IFREG, stat.S_IFLNK, stat.S_IFDIR)
 """What is protected: not devices, FIFOs and sockets."""

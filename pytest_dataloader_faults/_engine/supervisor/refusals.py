@@ -22,7 +22,7 @@ from pytest_dataloader_faults._engine.system.stacks import StackRequest
 from pytest_dataloader_faults._engine.system.temporary import SharedCount
 from pytest_dataloader_faults.faults.base import Place
 from pytest_dataloader_faults.faults.globs import GlobMatcher
-from pytest_dataloader_faults.outcomes.refusals import ChangeRefused, FileHistory, Refusal
+from pytest_dataloader_faults.outcomes.stages import ChangeRefused, FileHistory, Refusal
 from pytest_dataloader_faults.outcomes.text import users_place
 from pytest_dataloader_faults.wire import Firing
 

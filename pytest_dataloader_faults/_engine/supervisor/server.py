@@ -49,7 +49,7 @@ from pytest_dataloader_faults._engine.system.processes import (
     kill_with_children,
 )
 from pytest_dataloader_faults._engine.system.temporary import SharedCount
-from pytest_dataloader_faults.outcomes.refusals import FileHistory
+from pytest_dataloader_faults.outcomes.stages import FileHistory
 
 _SHORTAGES = (errno.EMFILE, errno.ENFILE)
 _NO_DESCRIPTOR = (

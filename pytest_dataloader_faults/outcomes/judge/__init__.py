@@ -18,7 +18,7 @@ from pytest_dataloader_faults.outcomes.judge.at_rest import AtRestJudge
 from pytest_dataloader_faults.outcomes.judge.rules import Judge
 from pytest_dataloader_faults.outcomes.records import Outcome
 from pytest_dataloader_faults.outcomes.reference import Reference
-from pytest_dataloader_faults.outcomes.refusals import Refusal, describe_change
+from pytest_dataloader_faults.outcomes.stages import Refusal, describe_change
 
 DESTROYS = Cause(
     "deletes or overwrites a file that it cannot read",
