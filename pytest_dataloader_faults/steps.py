@@ -265,8 +265,6 @@ class TrialOptions:
             to wait as torch does.
         measuring: How many seconds all rounds of ``MeasureEpochs`` may take.
         watch_files: Whether opens and reads are counted even if no fault needs the counts.
-        compare_worker_output: Whether the batches of workers are compared, because the loader's own
-            ``__iter__`` changes them.
         descriptors: How many descriptors may be opened in addition to the open ones; None to keep
             the limit.
     """
@@ -275,7 +273,6 @@ class TrialOptions:
     patience: float | None = None
     measuring: float = DEADLINE / 2
     watch_files: bool = False
-    compare_worker_output: bool = False
     descriptors: int | None = None
 
     def has_step(self, action: Action) -> bool:

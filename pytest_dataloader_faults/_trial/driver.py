@@ -300,10 +300,14 @@ class LoaderDriver(IteratorListener):
             self.journal.write(ProcessesStarted(pids, since))
 
     def _write_batch(self, batch: Any) -> None:
+        places = [place for place, each in enumerate(self._passed_on) if each[2] is batch]
+        for _ in range(places[0] if places else 0):  # The loader leaves these out.
+            self._passed_on.popleft()
         worker, made_of, delivered = (
             self._passed_on.popleft() if self._passed_on else (None, None, batch)
         )
-        result = batch if self.use_batch is None else self.use_batch(batch)
+        # The loader's own ``__iter__`` may have changed it, as if to normalize it.
+        result = delivered if self.use_batch is None else self.use_batch(batch)
         self._received_ids.add(id(made_of))
         draw = max_samples = None
         if self._phase.stage is Stage.RESUMED:  # It may have drawn what it leaves out.
@@ -311,10 +315,8 @@ class LoaderDriver(IteratorListener):
         elif self.facts.kind == "map":
             draw = made_of
         self._received += 1
-        is_own = delivered is not batch
-        compared = delivered if is_own and self.job.options.compare_worker_output else result
-        received = record_batch(compared, draw, self.loader, self.comparer, max_samples)
-        received = replace(received, worker=worker, is_own=is_own)
+        received = record_batch(result, draw, self.loader, self.comparer, max_samples)
+        received = replace(received, worker=worker)
         self.journal.write(BatchReceived(self._phase, received))
         if self.after_batch:
             self.after_batch(self._received)

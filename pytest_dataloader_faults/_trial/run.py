@@ -298,6 +298,7 @@ class TrialProcess:
                 loader=self.loader,
                 facts=self._facts,
                 length=self._length,
+                replay=self._replay,
                 use_batch=self._use_batch,
             )
             self._scope.enter_context(listen_to_iterators(self._driver))
@@ -340,9 +341,6 @@ class TrialProcess:
         driver.meet = self.meetings.meet if self.meetings else None
         driver.keep_workers = step.keep_workers
         self._epochs += 1
-        # What the sampler of one of several processes draws next shows whether it divides samples.
-        is_alone = self.meetings is None or self._epochs == 1
-        driver.replay = self._replay if is_alone else NO_REPLAY
         is_same_seed = step.same_seed or self.job.comparison.in_workers
         seed = self.job.settings.seed + (0 if is_same_seed else self._epochs)
         phase = Phase(Stage.EPOCH, self._epochs)
@@ -385,7 +383,6 @@ class TrialProcess:
         if self.meetings:
             self.meetings.renew()
         driver, seed = self.start_driver(), self.job.settings.seed + step.seed
-        driver.replay = self._replay
         only_files = all(
             has_files(fault) and Effect.DEATH not in fault.effects for fault in self.job.faults
         )

@@ -183,7 +183,6 @@ class FaultFreeRun:
         self.deadlines = Deadlines(settings)
         self.comparison = EXACT
         self.changes: Mapping[str, Any] = {}
-        self.compare_worker_output = False
         self.history = FileHistory()
         self.unusable_reason: str | None = None
         self._references: dict[Comparison, Reference] = {}
@@ -312,7 +311,7 @@ class FaultFreeRun:
             settings=replace(self.limited_settings, deadline=deadline or self.deadlines.for_trial),
             changes=self._allowed_changes(self.changes if changes is None else changes),
             comparison=comparison or self.comparison,
-            options=replace(options, compare_worker_output=self.compare_worker_output),
+            options=options,
             batch_size=self._batch_size,
             replay=replay_of(self.reference),
             needs_workers=True,
@@ -412,10 +411,6 @@ class FaultFreeRun:
         for self.changes in attempts:
             run, finding = self._follow()
             self.deadlines.record_epoch(0 if run[-1].timed_out else run[-1].duration)
-            batches = (each for epoch in run[-1].epochs for each in epoch.delivered)
-            if not finding.passed and any(each.is_own for each in batches):
-                self.compare_worker_output = True
-                run, finding = self._follow()
             runs.append(run)
             if finding.passed:
                 break

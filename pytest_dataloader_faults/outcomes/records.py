@@ -58,7 +58,6 @@ class Batch:
         worker: The worker that made the batch; None if unknown.
         rows: A digest per row, if a stream makes its own batches and the loader makes none.
         is_whole: Whether the batch cannot be split into samples, and counts as one.
-        is_own: Whether the loader's own ``__iter__`` built it from the worker's batch.
     """
 
     keys: tuple[Any, ...] | None
@@ -67,7 +66,6 @@ class Batch:
     worker: int | None = None
     rows: tuple[str, ...] = ()
     is_whole: bool = False
-    is_own: bool = field(default=False, compare=False)
 
     @property
     def digests(self) -> tuple[str, ...]:

@@ -114,10 +114,7 @@ class Survey:
             faults=faults,
             settings=fault_free_run.settings.override({**settings, "loader": loader}),
             comparison=self.comparison,
-            options=TrialOptions(
-                processes=run_epochs(epochs, before_init=self.before_init),
-                compare_worker_output=fault_free_run.compare_worker_output,
-            ),
+            options=TrialOptions(processes=run_epochs(epochs, before_init=self.before_init)),
             replay=replay_of(reference) if is_known else NO_REPLAY,
             recovers_in_workers=bool(reference.workers),
             history=fault_free_run.history,

@@ -1,5 +1,6 @@
 """Loaders within datasets and in wrappers, and loaders that keep one iterator for all epochs."""
 
+import itertools
 import time
 from functools import partial
 from typing import Any
@@ -66,7 +67,7 @@ class Adapter:
         return self.base_dataloader.__class__
 
     def __iter__(self) -> Any:
-        for data, index in self.base_dataloader:
+        for data, index in itertools.islice(self.base_dataloader, 3):
             yield data + 1, index
 
 
@@ -92,12 +93,12 @@ def test_workers_behind_a_generator_are_ended_at_once(records):
 
 
 def test_a_wrapper_is_what_the_loop_iterates(records):
+    """What it leaves out is missing. What it makes of a batch does not count."""
     plain = run_trial(lambda: DataLoader(Records(records), batch_size=2, num_workers=2))
     outcome = run_trial(lambda: _adapted(records))
     rows, plain_rows = ([each.digests for each in result.delivered] for result in (outcome, plain))
 
-    assert len(rows) == len(plain_rows)
-    assert rows != plain_rows
+    assert rows == plain_rows[:3]
 
 
 def test_batches_that_another_rank_drew_are_refused(records):
