@@ -12,8 +12,7 @@ A job is all that the processes of a trial know. They inherit it by fork, so it 
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import KW_ONLY, dataclass
 from enum import Enum
 from typing import Any, ClassVar, TypeAlias
@@ -42,10 +41,13 @@ __all__ = (
 class Step:
     """A part of what a process does. Those of a check are frozen dataclasses, like these.
 
+    Those of this module name the method of ``TrialProcess`` that does it.
+
     If the loader could not be made, the steps that follow are left out, but ``Look`` and
     ``DISARM``.
     """
 
+    method: ClassVar[str]
     deadlines: ClassVar[int] = 0
     """How many deadlines it may take; a pass takes one."""
 
@@ -60,7 +62,7 @@ class Step:
 
     def run(self, process: Any) -> None:
         """Do it in *process*, a ``TrialProcess``."""
-        raise NotImplementedError
+        getattr(process, self.method)(self)
 
 
 class Action(Step, Enum):
@@ -94,13 +96,10 @@ class Make(Step):
             Then the loader keeps its sampler, even if fewer samples are checked.
     """
 
+    method: ClassVar[str] = "make"
     deadlines: ClassVar[int] = 1
     phase: Phase | None = None
     adapt: Callable[[Any], Any] | None = None
-
-    def run(self, process: Any) -> None:
-        """Make it."""
-        process.make(self)
 
 
 @dataclass(frozen=True)
@@ -111,11 +110,8 @@ class Look(Step):
         stage: When that is.
     """
 
+    method: ClassVar[str] = "record_resources"
     stage: Stage
-
-    def run(self, process: Any) -> None:
-        """Record it."""
-        process.record_resources(self.stage)
 
 
 @dataclass(frozen=True)
@@ -128,14 +124,11 @@ class Epoch(Step):
         keep_workers: Whether the same workers make the next epoch, even after an error.
     """
 
+    method: ClassVar[str] = "run_epoch"
     deadlines: ClassVar[int] = 1
     batches: int | None = None
     same_seed: bool = False
     keep_workers: bool = False
-
-    def run(self, process: Any) -> None:
-        """Run it, unless an earlier one has failed."""
-        process.run_epoch(self)
 
 
 @dataclass(frozen=True)
@@ -147,13 +140,10 @@ class MeasureEpochs(Step):
         rounds: The number of rounds at most.
     """
 
+    method: ClassVar[str] = "measure_epochs"
     deadlines: ClassVar[int] = 1
     epochs: tuple[Epoch, ...]
     rounds: int = 160
-
-    def run(self, process: Any) -> None:
-        """Run and measure them."""
-        process.measure_epochs(self)
 
 
 @dataclass(frozen=True)
@@ -169,15 +159,12 @@ class FaultFreePass(Step):
         after_faults: Whether it is left out in a trial that has no faults.
     """
 
+    method: ClassVar[str] = "run_without_faults"
     deadlines: ClassVar[int] = 1
     phase: Phase = RECOVERY
     _: KW_ONLY
     seed: int = 0
     after_faults: bool = True
-
-    def run(self, process: Any) -> None:
-        """Make the pass."""
-        process.run_without_faults(self)
 
 
 Process: TypeAlias = tuple[Step, ...]
@@ -216,38 +203,19 @@ def run_epochs(count: int = 1, *, before_init: bool = False) -> Processes:
     return (arm_before_init if before_init else arm_workers)(*[Epoch()] * count)
 
 
-_LETTERS: Mapping[object, str] = {
-    Make: "M",
-    Epoch: "E",
-    MeasureEpochs: "E",
-    FaultFreePass: "F",
-    Action.ARM: "A",
-    Action.END_FAULTS: "E",
-    Action.DISARM: "D",
-}
-_ORDER = re.compile("(MA|AM)E+DF*(,MF+)*")
-"""The steps that every trial has, in their order. Others may be anywhere."""
-
-
 def _are_processes(value: object) -> bool:
-    if not (isinstance(value, tuple) and all(map(_is_process, value))):
-        return False
-    return _ORDER.fullmatch(",".join(map(_letters, value))) is not None
+    return isinstance(value, tuple) and bool(value) and all(map(_is_process, value))
 
 
 def _is_process(value: object) -> bool:
-    return isinstance(value, tuple) and all(isinstance(step, Step) for step in value)
-
-
-def _letters(process: Process) -> str:
-    kinds = (step if isinstance(step, Action) else type(step) for step in process)
-    return "".join(_LETTERS.get(kind, "") for kind in kinds)
+    if not isinstance(value, tuple):
+        return False
+    return bool(value) and all(isinstance(step, Step) for step in value)
 
 
 PROCESSES = ArgumentRule(
     _are_processes,
-    "what arm_workers() or arm_before_init() returns: the first process makes the dataset,"
-    " arms the faults, runs an epoch and disarms them",
+    "what arm_workers() or arm_before_init() returns: a tuple of steps for each process",
 )
 """What the processes of a trial may be."""
 

@@ -63,15 +63,12 @@ class TakeReference(Step):
         adapts_comparison: Whether to compare samples less closely if two reads of them disagree.
     """
 
+    method: ClassVar[str] = "take_reference"
     deadlines: ClassVar[int] = 3
     batches: Sequence[tuple[int, ...]] | None = None
     displaced: int = 0
     seconds: float | None = None
     adapts_comparison: bool = False
-
-    def run(self, process: Any) -> None:
-        """Read them."""
-        process.take_reference(self)
 
 
 class Replay(NamedTuple):

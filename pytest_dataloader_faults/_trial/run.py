@@ -201,11 +201,11 @@ class TrialProcess:
             text = f"{error}. {describe_data_folder(self.own_folders, job.settings.copy)}"
             raise loaders.EmptyDatasetError(text) from error.__cause__
 
-    def record_resources(self, stage: Stage) -> None:
+    def record_resources(self, step: Look) -> None:
         """Record what is open and what runs, once what the loader and the dataset left is gone."""
         gc.collect()
         self.journal.write_turn(HARNESS)
-        self.journal.write(FactsFound(resources=(resources.look(stage, self.server),)))
+        self.journal.write(FactsFound(resources=(resources.look(step.stage, self.server),)))
 
     def use_accelerator(self) -> None:
         """Use the accelerator, and copy each batch to it."""
