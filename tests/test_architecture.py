@@ -38,6 +38,7 @@ READERS = ["open", "os.listdir", "os.readlink", "os.scandir", "glob.glob", "glob
 
 
 STATE = {
+    "_engine.fake.scopes_with_workers": "pyfakefs itself has one list of what it skips",
     "_engine.loader.client._unreaped": "a supervisor may end after its scope",
     "_engine.system.processes._interrupted": "a signal handler is told nothing but the signal",
     "_engine.system.stacks._own": "a signal handler is told nothing but the signal",
@@ -45,7 +46,6 @@ STATE = {
     "_trial.loaders._running": "what would end pytest's workers if it were collected",
     "_trial.process.fork_server._started": "one process has torch, for all trials of this one",
     "battery.checks.CHECKS": "a run of pytest adds the user's checks, and removes them at its end",
-    "fake_files.workers._scopes": "pyfakefs itself has one list of what it skips",
     "faults.base.KINDS": "filled as the classes are made",
     "plugin._fault_fixtures": "filled as the fixtures are made",
     "wire._MESSAGES": "filled as the modules that define messages are imported",

@@ -208,7 +208,7 @@ def bubblewrap() -> Prefix:
 
 def listened_to() -> None:
     """As a sandbox does that answers some system calls itself."""
-    from pytest_dataloader_faults._engine.kernel import bpf, linux
+    from pytest_dataloader_faults._engine.kernel import calls, linux
 
-    nothing = bpf.program({}, linux.ARCHITECTURES[linux.MACHINE], base=1 << 20)
+    nothing = calls.program({}, linux.ARCHITECTURES[linux.MACHINE], base=1 << 20)
     os.set_inheritable(linux.filter_this_process(nothing, os.getpid()), True)

@@ -119,7 +119,7 @@ _ANY_PROCESS = -1
 def _filter_reason() -> str | None:
     """Install a filter on this process, permanently; None if it works, else why not."""
     from pytest_dataloader_faults._engine.kernel import linux
-    from pytest_dataloader_faults._engine.kernel.bpf import program
+    from pytest_dataloader_faults._engine.kernel.calls import program
 
     if linux.MACHINE not in linux.SYSCALLS:
         supported = " and ".join(linux.SYSCALLS)

@@ -9,22 +9,20 @@ from __future__ import annotations
 import functools
 import operator
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Generic, TypeVar, cast
+from typing import Any, Generic, TypeVar
 
 from pytest_dataloader_faults import faults as vocabulary
 from pytest_dataloader_faults.faults import Fault
-from pytest_dataloader_faults.faults.base import DEFAULT_COLLISIONS, Collisions, InWorkers, Place
-from pytest_dataloader_faults.faults.globs import GlobMatcher, is_excluded
-from pytest_dataloader_faults.faults.workers import InOneWorker
+from pytest_dataloader_faults.faults.base import DEFAULT_COLLISIONS, Collisions, Place
+from pytest_dataloader_faults.faults.globs import GlobMatcher
 from pytest_dataloader_faults.wire import FaultFacts, Firing
 
 MAX_FIRINGS = 200
 """Firings kept in full per fault and worker; beyond, they are only counted."""
 AnyFault = TypeVar("AnyFault", bound=Fault)
 _NOWHERE = Place(0)
-_KNOWN_PATHS = 1 << 12
 
 
 @dataclass(frozen=True)
@@ -134,74 +132,3 @@ def sum_facts(fault: Fault, parts: Sequence[FaultCounter[Any]]) -> FaultFacts:
     matched, fired = sum(each.matched for each in parts), sum(each.fired for each in parts)
     firings = tuple(firing for each in parts for firing in each.firings)
     return FaultFacts(fault, matched, fired, firings=firings)
-
-
-def fresh_counters(plan: FaultPlan, worker: int | None) -> list[FaultCounter[Any]]:
-    """Fresh counters for *worker*, or for the loader's own process (None)."""
-    return [
-        FaultCounter(fault, index, random.Random(f"{plan.seed}/{index}/{worker}"))
-        for index, fault in enumerate(plan.faults)
-    ]
-
-
-class WorkerFaults:
-    """The faults of a plan that concern one worker. If they are *over*, none can fire.
-
-    *worker* is None for the main process, if that is armed before it has a worker. A *bystander* is
-    a process in which none fires, but whose files its workers inherit.
-    """
-
-    def __init__(self, plan: FaultPlan, worker: int | None, *, bystander: bool = False) -> None:
-        self.all = fresh_counters(plan, worker)
-        self._concerned = [
-            counter for counter in self.all if bystander or _applies_to(counter.fault, worker)
-        ]
-        self._watch = plan.watch
-        self.own_folders = plan.own_folders
-        self.sees = plan.needs.places
-        self.over = bystander
-        self.needs_reads_of = functools.lru_cache(_KNOWN_PATHS)(self._needs_reads_of)
-        """Whether reads of a path must be seen. A dataset reads the same files again and again."""
-
-    def counters_of_kind(
-        self, kind: type[AnyFault] | tuple[type[AnyFault], ...]
-    ) -> Iterator[FaultCounter[AnyFault]]:
-        """The counters of one kind of fault; none if faults are over."""
-        for counter in () if self.over else self._concerned:
-            if isinstance(counter.fault, kind):
-                yield cast("FaultCounter[AnyFault]", counter)
-
-    def counters_for_path(
-        self, kind: type[AnyFault] | tuple[type[AnyFault], ...], path: str
-    ) -> Iterator[FaultCounter[AnyFault]]:
-        """The counters of one kind of fault that mean *path*."""
-        return (counter for counter in self.counters_of_kind(kind) if counter.matches(path))
-
-    def targets(self, path: str) -> bool:
-        """Whether a fault is about *path*; an excluded file is meant if a glob names its folder."""
-        return any(counter.matches(path) for counter in self._concerned)
-
-    def needs_answer(self, path: str) -> bool:
-        """Whether the kernel may not always execute calls about *path*."""
-        return (self._watch and not is_excluded(path)) or self.targets(path)
-
-    def would_target(self, path: str) -> bool:
-        """Whether a fault would be about *path* if the file were not excluded."""
-        return any(counter.matches.means(path) for counter in self._concerned)
-
-    def _needs_reads_of(self, path: str) -> bool:
-        if self._watch and not is_excluded(path):
-            return True
-        return self.has_fault_in(path, Place.READ)
-
-    def has_fault_in(self, path: str, place: Place) -> bool:
-        """Whether a fault that happens in *place* is about *path*."""
-        return any(each.places & place and each.matches(path) for each in self._concerned)
-
-
-def _applies_to(fault: Fault, worker: int | None) -> bool:
-    if worker is None:
-        return not fault.needs_worker and getattr(fault, "workers", None) is None
-    if isinstance(fault, InOneWorker):
-        return fault.sample is not None or fault.worker in (None, worker)
-    return not isinstance(fault, InWorkers) or fault.workers is None or worker in fault.workers

@@ -1,22 +1,26 @@
-"""Which fault is due for a file operation, and what the operation should do. Pure.
+"""Which faults are due for an operation of a worker, and what the operation should do. Pure.
 
-There is one ``FaultPolicy`` per worker. It counts operations, answers with actions, and touches no
-file. The supervisor carries the actions out, by answers to system calls.
+``WorkerFaults`` counts operations, says which faults are due, and touches no file. The supervisor
+carries out what it says, by answers to system calls.
 """
 
 from __future__ import annotations
 
+import functools
+import random
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, TypeAlias
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple, cast
 
 from pytest_dataloader_faults import faults as vocabulary
-from pytest_dataloader_faults._engine.calls import CALLS
 from pytest_dataloader_faults._engine.file_copies import FileEdit
-from pytest_dataloader_faults._engine.plan import AnyFault, FaultCounter, WorkerFaults
-from pytest_dataloader_faults.faults.base import Effect, FiringKind, Place
+from pytest_dataloader_faults._engine.kernel.calls import CALLS
+from pytest_dataloader_faults._engine.plan import AnyFault, FaultCounter, FaultPlan
+from pytest_dataloader_faults.faults import Fault
+from pytest_dataloader_faults.faults.base import Effect, FiringKind, InWorkers, Place
 from pytest_dataloader_faults.faults.globs import is_below, is_excluded, may_be_data
+from pytest_dataloader_faults.faults.workers import InOneWorker
 from pytest_dataloader_faults.wire import FileCounts, Firing
 
 OPEN_FAULTS = tuple(
@@ -24,85 +28,113 @@ OPEN_FAULTS = tuple(
     for kind in vocabulary.KINDS.values()
     if Place.OPEN in kind.happens_in and Effect.ERROR in kind.effects
 )
+MAP = "mmap"
+_KNOWN_PATHS = 1 << 12
 
 
-class FaultPolicy:
-    """Decides for one worker process, and counts what it decided about.
+class Operation(NamedTuple):
+    """An operation on *path*, absolute. *pid* is None for the worker process itself."""
 
-    *on_fired* gets each firing before it takes effect. *refuse* gets the reason why a fault that is
-    due cannot happen. *describe* returns what a firing in a process records in addition to
-    the fetch. A policy that is not *armed* lets every operation pass, uncounted.
+    call: str
+    path: str
+    pid: int | None = None
+    kind: FiringKind = FiringKind.CALL
+
+
+class Due(NamedTuple):
+    """What becomes of a read or a write: first what takes time, then at most one of the others."""
+
+    death: FaultCounter[vocabulary.WorkerKilled] | None = None
+    """The worker dies inside the call. The fault fires by that."""
+    hangs: bool = False
+    """The call does not return while faults are armed."""
+    seconds: float = 0.0
+    """The call takes so much longer."""
+    errno: int = 0
+    """The call fails; of a mapping, pages from *offset* on cannot be read."""
+    offset: int = 0
+    max_bytes: int | None = None
+    """A read returns, or a write takes, so many bytes at most."""
+
+
+NOTHING_DUE = Due()
+
+
+class WorkerFaults:
+    """The faults that concern one worker process, and what it did. If they are *over*, none fires.
+
+    *worker* is None for the main process, if that is armed before it has a worker. A *bystander* is
+    a process in which none fires, but whose files its workers inherit. *on_fired* gets each firing
+    before it takes effect.
     """
 
     def __init__(
-        self,
-        faults: WorkerFaults,
-        worker: int | None,
-        pid: int,
-        on_fired: Callable[[Firing], object] = lambda _firing: None,
-        refuse: Callable[[str], None] = lambda _reason: None,
-        describe: Callable[[int], dict[str, Any]] = lambda _pid: {},
+        self, plan: FaultPlan, worker: int | None, pid: int, *, bystander: bool = False
     ) -> None:
-        self.faults = faults
-        self.fetch = 0
+        self.id, self.pid = worker, pid
+        self.counters: list[FaultCounter[Any]] = [
+            FaultCounter(fault, index, random.Random(f"{plan.seed}/{index}/{worker}"))
+            for index, fault in enumerate(plan.faults)
+        ]
+        self._concerned = [
+            counter for counter in self.counters if bystander or _applies_to(counter.fault, worker)
+        ]
+        self._watch, self._own_folders = plan.watch, plan.own_folders
+        self.sees = plan.needs.places
+        self.is_bystander = self.over = bystander
         self.armed, self.fired = True, False
-        self.refuse = refuse
+        self.fetch = 0
+        self.refused: list[str] = []
+        """Why faults that were due there could not happen."""
+        self.on_fired: Callable[[Firing], object] = lambda _firing: None
         self.files: defaultdict[str, FileCounts] = defaultdict(FileCounts)
         self.unobserved: Counter[str] = Counter()
         self.tallies: defaultdict[str, Counter[str]] = defaultdict(Counter)
         """How often it did what is not done to a file, by operation: see ``WorkerFacts``."""
-        self._worker = worker
-        self._pid = pid
-        self.on_fired = on_fired
-        self._describe = describe
+        self.needs_reads_of = functools.lru_cache(_KNOWN_PATHS)(self._needs_reads_of)
+        """Whether reads of a path must be seen. A dataset reads the same files again and again."""
+
+    def counters_of_kind(
+        self, kind: type[AnyFault] | tuple[type[AnyFault], ...]
+    ) -> Iterator[FaultCounter[AnyFault]]:
+        """The counters of one kind of fault; none if no fault can fire any longer."""
+        for counter in self._concerned if self.armed and not self.over else ():
+            if isinstance(counter.fault, kind):
+                yield cast("FaultCounter[AnyFault]", counter)
+
+    def counters_for_path(
+        self, kind: type[AnyFault] | tuple[type[AnyFault], ...], path: str
+    ) -> Iterator[FaultCounter[AnyFault]]:
+        """The counters of one kind of fault that mean *path*."""
+        return (counter for counter in self.counters_of_kind(kind) if counter.matches(path))
+
+    # What must be seen.
+
+    def targets(self, path: str) -> bool:
+        """Whether a fault is about *path*; an excluded file is meant if a glob names its folder."""
+        return any(counter.matches(path) for counter in self._concerned)
+
+    def needs_answer(self, path: str) -> bool:
+        """Whether the kernel may not always execute calls about *path*."""
+        return (self._watch and not is_excluded(path)) or self.targets(path)
+
+    def _needs_reads_of(self, path: str) -> bool:
+        return (self._watch and not is_excluded(path)) or self.has_fault_in(path, Place.READ)
+
+    def has_fault_in(self, path: str, place: Place) -> bool:
+        """Whether a fault that happens in *place* is about *path*."""
+        return any(each.places & place and each.matches(path) for each in self._concerned)
 
     def is_exempt(self, path: str) -> bool:
-        """Whether *path* is a system, package or code file, whose folder no glob names."""
-        return not self.armed or (is_excluded(path) and not self.faults.targets(path))
+        """Whether faults leave *path* alone: a system, package or code file that no glob names."""
+        return not self.armed or (is_excluded(path) and not self.targets(path))
 
     def may_exempt_data(self, path: str) -> bool:
         """Whether *path*, left alone, may be data that a glob means."""
-        return self.armed and self.faults.would_target(path) and may_be_data(path)
+        is_meant = any(counter.matches.means(path) for counter in self._concerned)
+        return self.armed and is_meant and may_be_data(path)
 
-    def read_actions(self, operation: Operation, offset: int, length: int) -> Actions:
-        """For a read or a mapping of *length* bytes: Die, Hang or Delay, then Fail or Short.
-
-        If a call's offset and length are unknown, both are 0.
-        """
-        if not self.armed:
-            return []
-        self._count_read(operation, offset, length)
-        outcome = self.fail_actions(operation, offset + length) or self._short_actions(
-            operation, length
-        )
-        return [
-            *(self.death_actions(operation, "reading") or self.delay_actions(operation)),
-            *outcome,
-        ]
-
-    def note_allocation(self, operation: Operation, *, is_full: bool) -> None:
-        """Note a call that needs a descriptor. The real limit makes it fail if *is_full*."""
-        counters = self.faults.counters_of_kind(vocabulary.DescriptorExhaustion)
-        for counter in counters if self.armed else ():
-            counter.matched += 1
-            if is_full:
-                self.fire(counter, *operation)
-
-    def fire(
-        self,
-        counter: FaultCounter[Any],
-        call: str,
-        path: str | None = None,
-        pid: int | None = None,
-        kind: FiringKind = FiringKind.CALL,
-    ) -> None:
-        """Write down that the fault of *counter* happens now."""
-        pid, now = pid or self._pid, time.monotonic()
-        place = self._worker, pid, call, path, self.fetch
-        firing = Firing(counter.index, *place, time=now, kind=kind, **self._describe(pid))
-        counter.fire(firing)
-        self.fired = True
-        self.on_fired(firing)
+    # What is counted.
 
     def count(self, path: str, operation: str, length: int = 0) -> None:
         """Add one *operation* to the counts of a file, by its name there.
@@ -121,14 +153,36 @@ class FaultPolicy:
                 longest=counts.reads, longest_offset=offset, longest_bytes=length
             )
 
+    # What is due.
+
+    def fire(
+        self,
+        counter: FaultCounter[Any],
+        call: str,
+        path: str | None = None,
+        pid: int | None = None,
+        kind: FiringKind = FiringKind.CALL,
+    ) -> None:
+        """Write down that the fault of *counter* happens now."""
+        pid, now = pid or self.pid, time.monotonic()
+        place = self.id, pid, call, path, self.fetch
+        firing = Firing(counter.index, *place, time=now, kind=kind, **self.describe_firing(pid))
+        counter.fire(firing)
+        self.fired = True
+        self.on_fired(firing)
+
+    def describe_firing(self, _pid: int) -> dict[str, Any]:
+        """What else a firing in the process *_pid* records."""
+        return {}
+
     def fire_first_due(
         self,
         kind: type[AnyFault] | tuple[type[AnyFault], ...],
         operation: Operation,
         concerns: Callable[[AnyFault], bool] = lambda _fault: True,
     ) -> AnyFault | None:
-        """The first fault of that kind whose turn it is; it fires by that."""
-        for counter in self.faults.counters_for_path(kind, operation.path):
+        """Fire the first fault of *kind* that is due for *operation*, and return it."""
+        for counter in self.counters_for_path(kind, operation.path):
             if concerns(counter.fault) and counter.reach():
                 self.fire(counter, *operation)
                 return counter.fault
@@ -136,18 +190,16 @@ class FaultPolicy:
 
     def closes(self, operation: Operation) -> bool:
         """Whether the descriptor that *operation* makes is not open: a fault fires by that."""
-        fault = self.fire_first_due(
-            vocabulary.ClosedDescriptor, operation, lambda fault: fault.sample is None
-        )
-        return fault is not None
+        kind = vocabulary.ClosedDescriptor
+        return bool(self.fire_first_due(kind, operation, lambda fault: fault.sample is None))
 
     def edit_for(self, operation: Operation, size: int, *, sizes: bool = False) -> FileEdit | None:
         """How the copy that is due for a file of *size* bytes differs; None if no copy is.
 
         *sizes*: only a copy whose size differs.
         """
-        cuts = [*self.faults.counters_for_path(vocabulary.TruncatedFile, operation.path)]
-        flips = [*self.faults.counters_for_path(vocabulary.CorruptedFile, operation.path)]
+        cuts = [*self.counters_for_path(vocabulary.TruncatedFile, operation.path)]
+        flips = [*self.counters_for_path(vocabulary.CorruptedFile, operation.path)]
         due: list[FaultCounter[Any]] = [*cuts, *flips]
         for counter in due:
             counter.matched += 1
@@ -160,137 +212,105 @@ class FaultPolicy:
         kept_size = min((each.fault.kept(size) for each in cuts), default=None)
         return FileEdit(kept_size, tuple((each.fault.flips, each.fault.seed) for each in flips))
 
-    def fail_actions(self, operation: Operation, end: int) -> Actions:
-        """For a read of what is before *end*: Fail."""
-        for counter in self.faults.counters_for_path(vocabulary.ReadError, operation.path):
-            offset = counter.fault.offset
-            if (offset is None or end > offset) and counter.reach():
-                self.fire(counter, *operation)
-                return [Fail(counter.fault.errno, offset or 0)]
-        return []
+    def read_due(self, operation: Operation, offset: int, length: int) -> Due:
+        """What becomes of a read or a mapping of *length* bytes.
 
-    def _short_actions(self, operation: Operation, length: int) -> Actions:
+        If a call's offset and length are unknown, both are 0.
+        """
+        self._count_read(operation, offset, length)
+        failing = self.failing_read(operation, offset + length)
+        short = None if failing else self._short_read(operation, length)
+        due = Due(self._death_in(operation, "reading"))
+        due = due if due.death else self.delay_due(operation)
+        if failing:
+            return due._replace(errno=failing.errno, offset=failing.offset or 0)
+        return due._replace(max_bytes=short.most(length)) if short else due
+
+    def failing_read(self, operation: Operation, end: int) -> vocabulary.ReadError | None:
+        """The fault by which a read of what is before *end* fails."""
+        return self.fire_first_due(
+            vocabulary.ReadError,
+            operation,
+            lambda fault: fault.offset is None or end > fault.offset,
+        )
+
+    def _short_read(self, operation: Operation, length: int) -> vocabulary.ShortRead | None:
         if not CALLS[operation.call].reads_into_buffers:
-            return []
-        fault = self.fire_first_due(
+            return None
+        return self.fire_first_due(
             vocabulary.ShortRead, operation, lambda fault: fault.most(length) < length
         )
-        return [Short(fault.most(length))] if fault else []
 
-    def death_actions(self, operation: Operation, inside: str) -> Actions:
-        """The death that is due *inside* it, by the name of the argument: Die."""
-        for counter in self.faults.counters_for_path(vocabulary.WorkerKilled, operation.path):
+    def _death_in(
+        self, operation: Operation, inside: str
+    ) -> FaultCounter[vocabulary.WorkerKilled] | None:
+        """The death that is due *inside* it, by the name of the argument."""
+        for counter in self.counters_for_path(vocabulary.WorkerKilled, operation.path):
             if getattr(counter.fault, inside) is not None and not counter.fired:
                 counter.matched += 1
                 if max(1, self.fetch) >= counter.fault.at:  # A stream may read before its first.
-                    return [Die(counter, operation.path)]
-        return []
+                    return counter
+        return None
 
-    def delay_actions(self, operation: Operation) -> Actions:
-        """For what may take longer than it should: Hang or Delay."""
+    def delay_due(self, operation: Operation) -> Due:
+        """How much longer the operation takes than it should."""
         if self.fire_first_due(vocabulary.HungRead, operation):
-            return [Hang()]
-        counters = self.faults.counters_for_path(vocabulary.SlowRead, operation.path)
+            return Due(hangs=True)
+        counters = self.counters_for_path(vocabulary.SlowRead, operation.path)
         due = [each for each in counters if each.reach()]
         for counter in due:
             self.fire(counter, *operation)
-        return [Delay(each.fault.seconds) for each in due]
+        return Due(seconds=sum(each.fault.seconds for each in due))
+
+    def write_due(self, operation: Operation, length: int) -> Due:
+        """What becomes of a write of *length* bytes, or a call that makes earlier writes last.
+
+        If a call's length is unknown, it is 0.
+        """
+        self.count(operation.path, "writes")
+        call = CALLS[operation.call]
+        death = self._death_in(operation, "writing") if call.has_data else None
+        if death and self._may_harm(death, operation):
+            return Due(death)
+        for failing in self.counters_for_path(vocabulary.WriteError, operation.path):
+            if self._harms(failing, operation):
+                return Due(errno=failing.fault.errno)
+        for short in self.counters_for_path(vocabulary.ShortWrite, operation.path):
+            max_bytes = short.fault.most(length)
+            is_cut = call.writes_buffers and max_bytes < length
+            if is_cut and self._harms(short, operation):
+                return Due(max_bytes=max_bytes)
+        return NOTHING_DUE
+
+    def _harms(self, counter: FaultCounter[Any], operation: Operation) -> bool:
+        """Whether *counter*'s fault is due, and may harm the file; it fires by that."""
+        is_due = counter.reach() and self._may_harm(counter, operation)
+        if is_due:
+            self.fire(counter, *operation)
+        return is_due
+
+    def _may_harm(self, counter: FaultCounter[Any], operation: Operation) -> bool:
+        """Whether the file may be harmed. A fault that is due elsewhere is refused."""
+        folders = self._own_folders
+        if folders is None or is_below(operation.path, folders):
+            return True
+        self.refuse(
+            f"{counter.fault!r} was due in a {operation.call} of {operation.path}. A failed write"
+            " would damage that file for good, so write faults are only allowed in a folder created"
+            " for the trial: let make_dataset take a folder (each trial passes an empty one), and"
+            " write there"
+        )
+        return False
+
+    def refuse(self, reason: str) -> None:
+        """Note why a fault that is due there cannot happen."""
+        if reason not in self.refused:
+            self.refused.append(reason)
 
 
-MAP = "mmap"
-OF_EXCLUDED = "open of an excluded file"
-"""How ``unobserved`` names what only its folder spared."""
-BY_MAPPING = "write through a mapping"
-"""And what no call shows."""
-
-
-class Fail(NamedTuple):
-    """The operation raises OSError. Of a mapping, pages from *offset* on cannot be read."""
-
-    errno: int
-    offset: int = 0
-
-
-class Short(NamedTuple):
-    """A read returns, or a write takes, *max_bytes* at most."""
-
-    max_bytes: int
-
-
-class Delay(NamedTuple):
-    """The operation takes *seconds* longer."""
-
-    seconds: float
-
-
-class Hang(NamedTuple):
-    """The operation does not return while faults are armed."""
-
-
-class Die(NamedTuple):
-    """The worker dies within a read or write of *path*. The fault of *counter* fires by that."""
-
-    counter: FaultCounter[vocabulary.WorkerKilled]
-    path: str
-
-
-Action: TypeAlias = Fail | Short | Delay | Hang | Die
-Actions: TypeAlias = Sequence[Action]
-"""To be carried out in order: first what takes time, then at most one of the others."""
-
-
-class Operation(NamedTuple):
-    """An operation on *path*, absolute. *pid* is None for the worker process itself."""
-
-    call: str
-    path: str
-    pid: int | None = None
-    kind: FiringKind = FiringKind.CALL
-
-
-OF_INHERITED = "write to a file that was open before the worker started"
-"""How ``unobserved`` names writes that cannot fail."""
-
-
-def write_actions(policy: FaultPolicy, operation: Operation, length: int) -> Actions:
-    """For a write of *length* bytes, or a call that makes earlier writes last: Die, Fail or Short.
-
-    If a call's length is unknown, it is 0.
-    """
-    if not policy.armed:
-        return []
-    policy.count(operation.path, "writes")
-    call = CALLS[operation.call]
-    for death in policy.death_actions(operation, "writing") if call.has_data else ():
-        if isinstance(death, Die) and _is_allowed(policy, death.counter, operation):
-            return [death]
-    for failing in policy.faults.counters_for_path(vocabulary.WriteError, operation.path):
-        if _fires(policy, failing, operation):
-            return [Fail(failing.fault.errno)]
-    for short in policy.faults.counters_for_path(vocabulary.ShortWrite, operation.path):
-        max_bytes = short.fault.most(length)
-        is_cut = call.writes_buffers and max_bytes < length
-        if is_cut and _fires(policy, short, operation):
-            return [Short(max_bytes)]
-    return []
-
-
-def _fires(policy: FaultPolicy, counter: FaultCounter[Any], operation: Operation) -> bool:
-    """Whether it is the turn of *counter*'s fault; it fires by that."""
-    is_due = counter.reach() and _is_allowed(policy, counter, operation)
-    if is_due:
-        policy.fire(counter, *operation)
-    return is_due
-
-
-def _is_allowed(policy: FaultPolicy, counter: FaultCounter[Any], operation: Operation) -> bool:
-    """Whether the file may be harmed. A fault that is due elsewhere is refused."""
-    folders = policy.faults.own_folders
-    if folders is None or is_below(operation.path, folders):
-        return True
-    policy.refuse(
-        f"{counter.fault!r} was due in a {operation.call} of {operation.path}. A failed write would"
-        " damage that file for good, so write faults are only allowed in a folder created for the"
-        " trial: let make_dataset take a folder (each trial passes an empty one), and write there"
-    )
-    return False
+def _applies_to(fault: Fault, worker: int | None) -> bool:
+    if worker is None:
+        return not fault.needs_worker and getattr(fault, "workers", None) is None
+    if isinstance(fault, InOneWorker):
+        return fault.sample is not None or fault.worker in (None, worker)
+    return not isinstance(fault, InWorkers) or fault.workers is None or worker in fault.workers

@@ -182,7 +182,7 @@ def protect_files(supervisor: SupervisorHandle) -> WorkerSession | None:
         return None
     from pytest_dataloader_faults._engine.plan import FaultPlan
     from pytest_dataloader_faults._engine.protocol import WorkerConfig
-    from pytest_dataloader_faults._engine.worker.kernel_session import arm_kernel_session
+    from pytest_dataloader_faults._engine.worker.session import arm_kernel_session
 
     plan = FaultPlan((), protects=True)
     config = WorkerConfig(supervisor.door, supervisor.pid, plan)

@@ -40,8 +40,11 @@ from typing import Any, NamedTuple, TypeAlias, TypeVar, get_args
 from pytest_dataloader_faults import exceptions, wire
 from pytest_dataloader_faults._engine.protocol import ToJournal, WorkerReports
 from pytest_dataloader_faults._engine.system.imports import library_of
-from pytest_dataloader_faults._engine.system.ownership import ClosedByUserError
-from pytest_dataloader_faults._engine.system.temporary import AnonymousFile, SharedNote
+from pytest_dataloader_faults._engine.system.temporary import (
+    AnonymousFile,
+    ClosedByUserError,
+    SharedNote,
+)
 from pytest_dataloader_faults.exceptions import DataLoaderFaultsError, UnusableDatasetError
 from pytest_dataloader_faults.outcomes import (
     AtDeadline,

@@ -27,8 +27,7 @@ from pytest_dataloader_faults._engine.loader.iterator import (
 )
 from pytest_dataloader_faults._engine.protocol import SupervisorHandle
 from pytest_dataloader_faults._engine.scope import Injection, open_scope, protect_files
-from pytest_dataloader_faults._engine.system.ownership import ClosedByUserError
-from pytest_dataloader_faults._engine.system.temporary import SharedCount
+from pytest_dataloader_faults._engine.system.temporary import ClosedByUserError, SharedCount
 from pytest_dataloader_faults._engine.worker.arm import start_unarmed
 from pytest_dataloader_faults._engine.worker.fetch_hooks import seed_everything, seed_samples
 from pytest_dataloader_faults._engine.worker.session import WorkerSession

@@ -18,7 +18,7 @@ from support.waiting import output_of
 EPERM, ENOSYS, EINVAL = 1, 38, 22
 
 LISTENED_TO = """
-from pytest_dataloader_faults._engine.kernel.bpf import program
+from pytest_dataloader_faults._engine.kernel.calls import program
 from pytest_dataloader_faults._engine.kernel.linux import *
 
 # The listener stays open: a filter that hands over nothing, as of a sandbox around us.

@@ -12,14 +12,15 @@ import psutil
 import pytest
 
 from pytest_dataloader_faults._engine import protocol
-from pytest_dataloader_faults._engine.channel import Channel, packed
 from pytest_dataloader_faults._engine.plan import FaultPlan
 from pytest_dataloader_faults._engine.protocol import (
+    Channel,
     Done,
     ExitNow,
     Hello,
     SampleStarted,
     TakesFreeMemory,
+    packed,
 )
 from pytest_dataloader_faults.faults import ReadError, SlowRead
 from pytest_dataloader_faults.faults.base import FiringKind
@@ -157,7 +158,7 @@ MESSAGES = [
     SampleStarted(7, alone=True),
     protocol.FetchFinished(2, ended=False),
     protocol.WorkerIdle(),
-    protocol.Proceed(True, False, (3,), ((4, 0),), ((0, 1),), has_more=True),
+    protocol.Proceed(True, False, (("close", 3), ("replace", 4), ("remap", 0)), has_more=True),
     protocol.Proceed(False, True),
     ExitNow(3),
     protocol.DieWhileSending(9),

@@ -11,7 +11,7 @@ from contextlib import suppress
 import pytest
 
 from pytest_dataloader_faults import inject
-from pytest_dataloader_faults._engine.supervisor.answers.memory import end_of_heap
+from pytest_dataloader_faults._engine.supervisor.answers.resources import end_of_heap
 from pytest_dataloader_faults._engine.worker.allocations import (
     LargeAllocations,
     reserve_memory,

@@ -5,9 +5,9 @@ import json
 import time
 
 from pytest_dataloader_faults import wire
-from pytest_dataloader_faults._engine.calls import CALLS, Role, calls_with_role
-from pytest_dataloader_faults._engine.plan import MAX_FIRINGS, FaultCounter, FaultPlan, WorkerFaults
-from pytest_dataloader_faults._engine.policy import MAP, FaultPolicy, Operation, write_actions
+from pytest_dataloader_faults._engine.kernel.calls import CALLS, Role, calls_with_role
+from pytest_dataloader_faults._engine.plan import MAX_FIRINGS, FaultCounter, FaultPlan
+from pytest_dataloader_faults._engine.policy import MAP, Operation, WorkerFaults
 from pytest_dataloader_faults._engine.protocol import WorkerReports
 from pytest_dataloader_faults.faults import (
     ClosedDescriptor,
@@ -77,19 +77,19 @@ def test_many_firings_are_counted_and_not_kept():
     ],
 )
 def test_a_fault_concerns_the_workers_it_names(fault, concerned):
-    faults = {worker: WorkerFaults(FaultPlan((fault,)), worker) for worker in range(3)}
+    faults = {worker: WorkerFaults(FaultPlan((fault,)), worker, 1) for worker in range(3)}
     assert concerned == {
         worker
         for worker, worker_faults in faults.items()
-        if list(worker_faults.counters_of_kind(type(fault))) == worker_faults.all
+        if list(worker_faults.counters_of_kind(type(fault))) == worker_faults.counters
     }
-    assert {1} == {len(each.all) for each in faults.values()}
+    assert {1} == {len(each.counters) for each in faults.values()}
 
 
 @rows("fault", [ReadError("*.a"), ReadError("*.a", workers=(1,)), WorkerKilled(reading="*.a")])
 def test_no_fault_fires_in_a_bystander(fault):
     """But faults may be about its files, which its workers inherit."""
-    faults = WorkerFaults(FaultPlan((fault,)), None, bystander=True)
+    faults = WorkerFaults(FaultPlan((fault,)), None, 1, bystander=True)
 
     assert [] == list(faults.counters_of_kind(type(fault)))
     assert faults.has_fault_in(PATH, Place.READ)
@@ -100,7 +100,7 @@ def test_each_worker_counts_on_its_own():
     """A count over racing workers would not be the same twice."""
     plan = FaultPlan((ReadError(nth=2),))
     (first_fault,), (second_fault,) = (
-        WorkerFaults(plan, worker).counters_of_kind(ReadError) for worker in range(2)
+        WorkerFaults(plan, worker, 1).counters_of_kind(ReadError) for worker in range(2)
     )
     assert [False, False] == [first_fault.reach(), second_fault.reach()]
     assert [True, True] == [first_fault.reach(), second_fault.reach()]
@@ -108,7 +108,7 @@ def test_each_worker_counts_on_its_own():
 
 def test_faults_about_a_path_are_found_by_kind_and_glob():
     plan = FaultPlan((ReadError("*.a"), OpenError("*.a"), ReadError("*.b"), ReadError("*", nth=2)))
-    faults = WorkerFaults(plan, 0)
+    faults = WorkerFaults(plan, 0, 1)
     assert [0, 3] == [each.index for each in faults.counters_for_path(ReadError, "/data/x.a")]
     assert [1] == [each.index for each in faults.counters_for_path(OpenError, "/data/x.a")]
     assert [3] == [each.index for each in faults.counters_for_path(ReadError, "/data/x.c")]
@@ -186,7 +186,7 @@ PATH, OTHER, CODE = "/data/x.a", "/data/x.b", "/usr/lib/python3/x.a"
     ],
 )
 def test_what_has_to_be_seen_of_a_file(plan, path, expected):
-    faults = WorkerFaults(plan, 0)
+    faults = WorkerFaults(plan, 0, 1)
     needed = {
         "reads": faults.needs_reads_of(path),
         "writes": faults.has_fault_in(path, Place.WRITE),
@@ -202,13 +202,11 @@ def test_what_has_to_be_seen_of_a_file(plan, path, expected):
     [(None, PATH, True), ((), PATH, False), (("/data",), PATH, True), (("/dat",), PATH, False)],
 )
 def test_writes_fail_in_the_trials_own_folders(folders, path, may):
-    plan, refused = FaultPlan((WriteError(),), own_folders=folders), []
-    policy = FaultPolicy(WorkerFaults(plan, 0), 0, 1, refuse=refused.append)
+    faults = WorkerFaults(FaultPlan((WriteError(),), own_folders=folders), 0, 1)
 
-    assert [may, not may] == [
-        bool(write_actions(policy, Operation("write", path), 1)),
-        bool(refused),
-    ]
+    due = faults.write_due(Operation("write", path), 1)
+
+    assert [may, not may] == [bool(due.errno), bool(faults.refused)]
 
 
 @rows(
@@ -223,12 +221,12 @@ def test_writes_fail_in_the_trials_own_folders(folders, path, may):
 )
 def test_the_longest_read_is_not_the_first(reads, longest):
     """The first is of a header; of equal ones the earlier counts, and a mapping is none."""
-    policy = FaultPolicy(WorkerFaults(FaultPlan((), True), 0), 0, 1)
+    faults = WorkerFaults(FaultPlan((), True), 0, 1)
     for offset, length in reads:
-        policy.read_actions(Operation("read", "/x"), offset, length)
-    policy.read_actions(Operation(MAP, "/x"), 0, 1 << 20)
+        faults.read_due(Operation("read", "/x"), offset, length)
+    faults.read_due(Operation(MAP, "/x"), 0, 1 << 20)
 
-    counts = policy.files["/x"]
+    counts = faults.files["/x"]
     assert (counts.longest, counts.longest_offset, counts.longest_bytes) == longest
     assert counts.reads == len(reads) + 1
     assert counts.bytes == sum(length for _, length in reads) + (1 << 20)

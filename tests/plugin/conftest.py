@@ -32,7 +32,7 @@ import os
 import sys
 
 from pytest_dataloader_faults._engine.kernel import linux
-from pytest_dataloader_faults._engine.kernel.bpf import program
+from pytest_dataloader_faults._engine.kernel.calls import program
 
 architecture = linux.ARCHITECTURES[linux.MACHINE]
 listener = linux.filter_this_process(program({}, architecture), os.getpid())

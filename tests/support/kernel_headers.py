@@ -20,7 +20,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from struct import calcsize
 
-from pytest_dataloader_faults._engine.kernel import bpf, linux, syscalls
+from pytest_dataloader_faults._engine.kernel import calls, linux, syscalls
 from pytest_dataloader_faults._engine.system.libc import Prctl
 
 TABLE = Path(__file__).with_suffix(".json")
@@ -65,7 +65,7 @@ _FORMATS = {
     "seccomp_notif_resp": (linux.RESPONSE.format, "id val error flags"),
     "seccomp_notif_addfd": (linux.ADDFD.format, "id flags srcfd newfd newfd_flags"),
     "open_how": (linux.OPEN_HOW.format, "flags mode resolve"),
-    "sock_filter": (bpf._INSTRUCTION.format, "code jt jf k"),
+    "sock_filter": (calls._INSTRUCTION.format, "code jt jf k"),
     "iovec": (syscalls._IOVEC.format, "iov_base iov_len"),
     "statx": (linux._STATX.format, "stx_mask stx_btime.tv_sec stx_btime.tv_nsec"),
 }
@@ -87,17 +87,17 @@ ZFS = 0x2FC12FC1
 _MACROS = {"STATX_BTIME": linux._STATX_BTIME, **LOCAL_FILE_SYSTEMS}
 """Constants that have no public name in ``linux``."""
 _CODES = {
-    "BPF_JMP | BPF_JA": bpf._JUMP,
-    "BPF_LD | BPF_W | BPF_ABS": bpf._LOAD,
-    "BPF_JMP | BPF_JEQ | BPF_K": bpf._JEQ,
-    "BPF_JMP | BPF_JGE | BPF_K": bpf._JGE,
-    "BPF_JMP | BPF_JSET | BPF_K": bpf._JSET,
-    "BPF_RET | BPF_K": bpf._RETURN,
+    "BPF_JMP | BPF_JA": calls._JUMP,
+    "BPF_LD | BPF_W | BPF_ABS": calls._LOAD,
+    "BPF_JMP | BPF_JEQ | BPF_K": calls._JEQ,
+    "BPF_JMP | BPF_JGE | BPF_K": calls._JGE,
+    "BPF_JMP | BPF_JSET | BPF_K": calls._JSET,
+    "BPF_RET | BPF_K": calls._RETURN,
 }
 _PLACES = {
-    "offsetof(struct seccomp_data, nr)": bpf._NUMBER,
-    "offsetof(struct seccomp_data, arch)": bpf._ARCHITECTURE,
-    "offsetof(struct seccomp_data, args)": bpf._ARGUMENTS,
+    "offsetof(struct seccomp_data, nr)": calls._NUMBER,
+    "offsetof(struct seccomp_data, arch)": calls._ARCHITECTURE,
+    "offsetof(struct seccomp_data, args)": calls._ARGUMENTS,
     "offsetof(struct stat, st_size)": syscalls._STAT_SIZE_AT,
     "offsetof(struct statx, stx_size)": syscalls._STATX_SIZE_AT,
     "sizeof(struct statx)": syscalls.STATX_LENGTH,

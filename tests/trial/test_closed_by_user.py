@@ -9,9 +9,8 @@ from typing import Any
 import pytest
 
 from pytest_dataloader_faults import check_dataset, inject, run_trial
-from pytest_dataloader_faults._engine.channel import Channel
-from pytest_dataloader_faults._engine.protocol import FetchStarted
-from pytest_dataloader_faults._engine.system.ownership import ClosedByUserError
+from pytest_dataloader_faults._engine.protocol import Channel, FetchStarted
+from pytest_dataloader_faults._engine.system.temporary import ClosedByUserError
 from pytest_dataloader_faults._trial import take_reference
 from pytest_dataloader_faults.exceptions import HarnessError, UnusableDatasetError
 from pytest_dataloader_faults.faults import OpenError, ReadError

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_dataloader_faults._engine.folder_copies import copy_folder
+from pytest_dataloader_faults._engine.file_copies import copy_folder
 from pytest_dataloader_faults._engine.system import temporary
 from pytest_dataloader_faults._engine.system.processes import fork
 from pytest_dataloader_faults.exceptions import InvalidArgumentError

@@ -8,8 +8,8 @@ import os
 import stat
 from typing import NamedTuple
 
-from pytest_dataloader_faults._engine.calls import CALLS, CHANGING_ATTRIBUTES, Call
 from pytest_dataloader_faults._engine.fake import FakeTree
+from pytest_dataloader_faults._engine.kernel.calls import CALLS, CHANGING_ATTRIBUTES, Call
 from pytest_dataloader_faults._engine.kernel.linux import (
     AT_FDCWD,
     AT_SYMLINK_NOFOLLOW,

@@ -16,10 +16,10 @@ import stat
 from collections.abc import Mapping
 from typing import Any
 
-from pytest_dataloader_faults._engine.calls import CHANGING_ATTRIBUTES, Role
 from pytest_dataloader_faults._engine.fake import FakeTree
 from pytest_dataloader_faults._engine.kernel import caller, linux
 from pytest_dataloader_faults._engine.kernel.caller import BadSyscallError, Syscall
+from pytest_dataloader_faults._engine.kernel.calls import CHANGING_ATTRIBUTES, Role
 from pytest_dataloader_faults._engine.kernel.syscalls import STAT_LENGTHS, STATX_LENGTH, Listener
 from pytest_dataloader_faults._engine.system import proc
 

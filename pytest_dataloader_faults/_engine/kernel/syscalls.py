@@ -20,7 +20,6 @@ import sys
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from pytest_dataloader_faults._engine.calls import Buffers
 from pytest_dataloader_faults._engine.kernel import linux
 from pytest_dataloader_faults._engine.kernel.caller import (
     Syscall,
@@ -29,6 +28,7 @@ from pytest_dataloader_faults._engine.kernel.caller import (
     reopen_at_offset,
     to_signed,
 )
+from pytest_dataloader_faults._engine.kernel.calls import Buffers
 from pytest_dataloader_faults._engine.kernel.linux import Ioctl
 from pytest_dataloader_faults._engine.system import proc
 

@@ -489,6 +489,6 @@ def _rename_fails(old: File, new: File | None, new_path: str, flags: int) -> boo
 
 def _are_hidden(worker: WorkerState, paths: list[str]) -> bool:
     """Whether a fault hides all *paths*, so that the worker takes their folder for empty."""
-    counters = worker.faults.counters_of_kind(Fault)
+    counters = worker.counters_of_kind(Fault)
     hiding = [counter for counter in counters if counter.fault.hides_file]
     return all(any(each.matches(path) for each in hiding) for path in paths)

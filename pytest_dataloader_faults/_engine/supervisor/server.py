@@ -26,20 +26,19 @@ from functools import partial
 
 from pytest_dataloader_faults import wire
 from pytest_dataloader_faults._engine import protocol
-from pytest_dataloader_faults._engine.channel import Channel
 from pytest_dataloader_faults._engine.kernel.caller import BadSyscallError, Syscall
 from pytest_dataloader_faults._engine.kernel.fake_paths import FakePathListener
 from pytest_dataloader_faults._engine.kernel.linux import NAMES, file_clock
 from pytest_dataloader_faults._engine.kernel.syscalls import Listener
 from pytest_dataloader_faults._engine.plan import FaultPlan, sum_facts
 from pytest_dataloader_faults._engine.protocol import (
+    Channel,
     Hello,
     ToLoader,
 )
-from pytest_dataloader_faults._engine.supervisor import inherited_files
 from pytest_dataloader_faults._engine.supervisor.answers import answer
-from pytest_dataloader_faults._engine.supervisor.answers.deaths import FetchStart
 from pytest_dataloader_faults._engine.supervisor.answers.services import SupervisorServices
+from pytest_dataloader_faults._engine.supervisor.answers.workers import FetchStart, give_orders
 from pytest_dataloader_faults._engine.supervisor.events import Events, Timers
 from pytest_dataloader_faults._engine.supervisor.races import shared_files
 from pytest_dataloader_faults._engine.supervisor.refusals import Refusals, SharedFiles
@@ -193,7 +192,7 @@ class Supervisor:
     def _end_faults(self) -> None:
         self._over = True
         for worker in self.workers:
-            worker.faults.over = True
+            worker.over = True
         self._reply(protocol.Done())
 
     def _release(self, loader: int) -> None:
@@ -213,7 +212,7 @@ class Supervisor:
             self._followed, key=lambda each: (-1 if each.id is None else each.id, each.pid)
         )
         faults = [
-            sum_facts(fault, [each.faults.all[index] for each in workers])
+            sum_facts(fault, [each.counters[index] for each in workers])
             for index, fault in enumerate(self.plan.faults)
         ]
         shared, lengthened = shared_files(workers), self.services.copies.lengthened_files()
@@ -268,8 +267,8 @@ class Supervisor:
         listener_fd = None if hello.joins else descriptors.pop(0)
         channel = Channel.of(descriptors.pop(0))
         worker = self._make_worker(hello, listener_fd, channel)
-        worker.faults.over |= self._over
-        worker.policy.on_fired = self._refusals.start
+        worker.over |= self._over
+        worker.on_fired = self._refusals.start
         worker.originals = self.services.copies.originals
         self.workers.append(worker)
         self._callers.clear()
@@ -309,10 +308,8 @@ class Supervisor:
     def _handle_inherited(self, worker: WorkerState, hello: Hello, sources: list[int]) -> None:
         if not worker.armed:
             return
-        copies = self.services.copies
         try:
-            for part in inherited_files.orders_for(worker, hello, sources, copies):
-                worker.channel.send(part.message(worker), part.descriptors)
+            give_orders(worker, hello, sources, self.services.copies)
         except Exception as error:  # noqa: BLE001  # whatever it is, it must be reported
             self._on_error(worker, None, error)
 

@@ -28,8 +28,13 @@ from dataclasses import replace
 from functools import partial
 from typing import NoReturn
 
-from pytest_dataloader_faults._engine.channel import Channel, Door
-from pytest_dataloader_faults._engine.protocol import Configure, Done, SupervisorHandle
+from pytest_dataloader_faults._engine.protocol import (
+    Channel,
+    Configure,
+    Done,
+    Door,
+    SupervisorHandle,
+)
 from pytest_dataloader_faults._engine.supervisor.refusals import SharedFiles
 from pytest_dataloader_faults._engine.supervisor.server import Supervisor
 from pytest_dataloader_faults._engine.system import temporary

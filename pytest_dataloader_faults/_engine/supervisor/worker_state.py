@@ -13,11 +13,11 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from pytest_dataloader_faults._engine import protocol
-from pytest_dataloader_faults._engine.channel import Channel
 from pytest_dataloader_faults._engine.kernel.caller import Identities, PathRequest, Syscall, name_in
 from pytest_dataloader_faults._engine.kernel.syscalls import Entry, Listener
-from pytest_dataloader_faults._engine.plan import FaultPlan, WorkerFaults
-from pytest_dataloader_faults._engine.policy import FaultPolicy
+from pytest_dataloader_faults._engine.plan import FaultPlan
+from pytest_dataloader_faults._engine.policy import WorkerFaults
+from pytest_dataloader_faults._engine.protocol import Channel
 from pytest_dataloader_faults._engine.supervisor.events import Action
 from pytest_dataloader_faults._engine.system.proc import file_of, has_lock, link, link_of
 from pytest_dataloader_faults.faults.workers import WRITE_LOCKS
@@ -82,7 +82,7 @@ class InheritedFile(NamedTuple):
     duplicate: int | None = None
 
 
-class WorkerState:
+class WorkerState(WorkerFaults):
     """One worker process: its connection, its faults, its files, and how far it is."""
 
     limit: int | None = None
@@ -106,14 +106,8 @@ class WorkerState:
     ended = False
     """Whether its stream has ended in this epoch."""
     hung = False
-    is_bystander = False
-    """Whether no fault fires there: it is the main process, and only starts workers."""
     originals: Mapping[tuple[int, int], str] = MappingProxyType({})
     """What anonymous copies are copies of, by device and inode."""
-    refused: list[str]
-    """Why faults that were due there could not happen."""
-    leftover_shm: list[str]
-    """Files of shared memory that no process removes once their making has failed."""
 
     def __init__(
         self,
@@ -124,21 +118,17 @@ class WorkerState:
         parent: WorkerState | None = None,
     ) -> None:
         """*parent*: the process whose filter it is under, if that is not its own."""
-        self.id = hello.worker
+        super().__init__(plan, hello.worker, hello.pid, bystander=hello.bystander)
         self.makes_dataset = hello.worker is None
         """Whether it is the loader's own process, which has not made the dataset yet."""
-        self.loader, self.pid = hello.loader, hello.pid
+        self.loader = hello.loader
         self.has_peers = hello.workers > 1
-        self.is_bystander = hello.bystander
         self.channel = channel
         self.listener = listener
         """What answers its system calls."""
         self._tree = hello.tree
         self.waits = plan.needs.fetches
         """Whether it waits for ``Proceed`` at each fetch and sample."""
-        self.refused = []
-        self.faults = WorkerFaults(plan, self.id, bystander=hello.bystander)
-        self.policy = self._policy()
         self.joins = parent is not None
         self._take_files(parent)
         self.identities = Identities()
@@ -163,28 +153,19 @@ class WorkerState:
         """The files that it opened with O_EXCL."""
         self.notes: defaultdict[str, set[str]] = defaultdict(set)
         """What else it did, by the field of ``WorkerFacts``."""
-        self.leftover_shm = []
+        self.leftover_shm: list[str] = []
+        """Files of shared memory that no process removes once their making has failed."""
 
     def _take_files(self, parent: WorkerState | None) -> None:
         self.read_at_offset: dict[str, int] = {}
         """The latest inherited descriptor through whose own offset a file was read."""
-        self.has_own_files = parent is None or parent.is_bystander or not self.faults.all
+        self.has_own_files = parent is None or parent.is_bystander or not self.counters
         """Whether it has other files open than the process whose filter it is under."""
         shared = None if self.has_own_files else parent
         self.inherited: dict[int, InheritedFile] = shared.inherited if shared else {}
         """What it had open when it was armed, by number."""
         self._names: dict[str, str] = shared._names if shared else {}
         """By which link a file was opened, by its path in /proc; "" if it was to be filled."""
-
-    def _policy(self) -> FaultPolicy:
-        policy = FaultPolicy(self.faults, self.id, self.pid, describe=self.describe_firing)
-        policy.refuse = self.refuse
-        return policy
-
-    @property
-    def armed(self) -> bool:
-        """Whether faults can still happen there."""
-        return self.policy.armed
 
     def start_fetch(self, fetch: protocol.FetchStarted) -> None:
         """The *fetch* starts."""
@@ -195,7 +176,7 @@ class WorkerState:
         self.makes_batch, self.queue_threads = True, fetch.queue_threads
         self.sample = None
         self.samples = frozenset()
-        self.policy.fetch += 1
+        self.fetch += 1
 
     def start_sample(self, start: protocol.SampleStarted) -> None:
         """A sample starts, *alone* or as one of several."""
@@ -215,7 +196,7 @@ class WorkerState:
 
     def note_reading(self, request: PathRequest) -> None:
         """Note that it reads the file of *request*: after a fault it may also log errors there."""
-        is_certain = request.flags & os.O_ACCMODE == os.O_RDONLY or not self.policy.fired
+        is_certain = request.flags & os.O_ACCMODE == os.O_RDONLY or not self.fired
         if request.reads and is_certain and len(self.read_paths) < _MOST:
             self.read_paths.add(request.path)
 
@@ -313,19 +294,14 @@ class WorkerState:
 
     def proceed(self) -> protocol.Proceed:
         """The message that lets it proceed."""
-        return protocol.Proceed(self.armed, self.faults.over)
+        return protocol.Proceed(self.armed, self.over)
 
     def disarm(self) -> None:
         """Let no fault happen there from now on."""
-        self.policy.armed = False
+        self.armed = False
         if self.earlier_limits is not None:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 resource.prlimit(self.pid, resource.RLIMIT_NOFILE, self.earlier_limits)
-
-    def refuse(self, reason: str) -> None:
-        """Note why a fault that is due there cannot happen."""
-        if reason not in self.refused:
-            self.refused.append(reason)
 
     def answer_if_waiting(self, call: Syscall, answer: Action) -> Action:
         """*answer*, but later. By then the caller may be dead, and the listener closed with it."""
@@ -345,23 +321,19 @@ class WorkerState:
 
     def facts(self, shared: Iterable[str], lengthened: AbstractSet[str]) -> WorkerFacts:
         """What it did; *shared*: what it read by a shared offset; *lengthened*: by any worker."""
-        policy = self.policy
-        others: dict[str, Any] = {
-            **{name: (*sorted(each),) for name, each in self.notes.items()},
-        }
         return WorkerFacts(
             self.id,
             self.pid,
-            policy.fetch,
-            dict(policy.files),
-            dict(+policy.unobserved),
-            {name: dict(counts) for name, counts in policy.tallies.items()},
+            self.fetch,
+            dict(self.files),
+            dict(+self.unobserved),
+            {name: dict(counts) for name, counts in self.tallies.items()},
             notes=self.write_locks.notes(),
             shared_offset_files=(*sorted(shared),),
-            lengthened_files=(*sorted(lengthened & policy.files.keys()),),
+            lengthened_files=(*sorted(lengthened & self.files.keys()),),
             leftover_files=(*sorted(filter(os.path.lexists, self._made)),),
             remaining_locks=(*sorted(filter(os.path.lexists, self._lock_files)),),
-            **others,
+            **{name: (*sorted(each),) for name, each in self.notes.items()},
         )
 
 

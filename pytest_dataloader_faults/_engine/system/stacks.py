@@ -16,8 +16,8 @@ import time
 from collections.abc import Callable
 
 from pytest_dataloader_faults._engine.system import proc
-from pytest_dataloader_faults._engine.system.ownership import OwnedDescriptor
 from pytest_dataloader_faults._engine.system.processes import SIGN_OF_LIFE, Patience
+from pytest_dataloader_faults._engine.system.temporary import OwnedDescriptor
 
 _ALL_THREADS = getattr(signal, "SIGRTMAX", 64) - 3
 _ONE_THREAD = _ALL_THREADS - 1

@@ -36,8 +36,11 @@ from pytest_dataloader_faults._engine.worker.fetch_hooks import (
     observe_fetches,
     seed_samples,
 )
-from pytest_dataloader_faults._engine.worker.kernel_session import arm_kernel_session
-from pytest_dataloader_faults._engine.worker.session import WorkerSession, queue_threads
+from pytest_dataloader_faults._engine.worker.session import (
+    WorkerSession,
+    arm_kernel_session,
+    queue_threads,
+)
 from pytest_dataloader_faults.exceptions import DataLoaderFaultsError, HarnessError
 from pytest_dataloader_faults.faults import Fault, WorkerKilled
 from pytest_dataloader_faults.faults.base import Place

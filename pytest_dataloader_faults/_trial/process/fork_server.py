@@ -30,7 +30,6 @@ from typing import Any, NamedTuple, NoReturn
 from pytest_dataloader_faults._engine.system import temporary
 from pytest_dataloader_faults._engine.system.imports import FOR_FORK_SERVER, import_late_modules
 from pytest_dataloader_faults._engine.system.libc import Prctl, end_with_parent, prctl
-from pytest_dataloader_faults._engine.system.ownership import OwnedDescriptor
 from pytest_dataloader_faults._engine.system.processes import (
     LONGEST_WAIT,
     accept_signals,
@@ -39,7 +38,11 @@ from pytest_dataloader_faults._engine.system.processes import (
     ready_in_time,
     wait_until_readable,
 )
-from pytest_dataloader_faults._engine.system.temporary import AnonymousFile, SharedMemoryCleaner
+from pytest_dataloader_faults._engine.system.temporary import (
+    AnonymousFile,
+    OwnedDescriptor,
+    SharedMemoryCleaner,
+)
 from pytest_dataloader_faults._trial.job import Job
 from pytest_dataloader_faults._trial.process.environment import limit_descriptors
 

@@ -11,7 +11,7 @@ import signal
 from collections.abc import Collection, Iterable, Iterator
 from typing import NamedTuple
 
-from pytest_dataloader_faults._engine.folder_copies import copy_folder
+from pytest_dataloader_faults._engine.file_copies import copy_folder
 from pytest_dataloader_faults._engine.kernel.linux import file_clock
 from pytest_dataloader_faults._engine.system import temporary
 from pytest_dataloader_faults._engine.system.proc import is_stopped

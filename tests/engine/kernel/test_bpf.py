@@ -8,16 +8,16 @@ from fcntl import F_GETLK, LOCK_EX, LOCK_UN
 
 import pytest
 
-from pytest_dataloader_faults._engine.calls import CALLS as KNOWN
-from pytest_dataloader_faults._engine.calls import (
+from pytest_dataloader_faults._engine.kernel import linux
+from pytest_dataloader_faults._engine.kernel.caller import Syscall, folder_link
+from pytest_dataloader_faults._engine.kernel.calls import CALLS as KNOWN
+from pytest_dataloader_faults._engine.kernel.calls import (
     Role,
     calls_with_role,
+    program,
     reading_calls,
     writing_calls,
 )
-from pytest_dataloader_faults._engine.kernel import linux
-from pytest_dataloader_faults._engine.kernel.bpf import program
-from pytest_dataloader_faults._engine.kernel.caller import Syscall, folder_link
 from pytest_dataloader_faults._engine.kernel.linux import (
     ARCHITECTURES,
     AT_EMPTY_PATH,

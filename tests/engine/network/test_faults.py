@@ -8,8 +8,7 @@ import time
 import pytest
 
 from pytest_dataloader_faults import inject, run_trial
-from pytest_dataloader_faults._engine.kernel import sockets
-from pytest_dataloader_faults._engine.supervisor.answers.network import Relayed
+from pytest_dataloader_faults._engine.supervisor.answers import network
 from pytest_dataloader_faults.exceptions import HarnessError
 from pytest_dataloader_faults.faults import (
     ConnectError,
@@ -91,7 +90,7 @@ ALONE = {"num_workers": 1, "batch_size": 8}
 @pytest.fixture(name="_forbidden")
 def _forbidden_fixture(monkeypatch):
     """As in containers of Docker. A trial's supervisor is a fork of this process."""
-    monkeypatch.setattr(sockets, "duplicate", refuse_duplicate)
+    monkeypatch.setattr(network, "duplicate", refuse_duplicate)
 
 
 @pytest.fixture(name="url", scope="module")
@@ -118,6 +117,6 @@ def test_a_failure_of_the_relay_is_an_error_of_the_run(url, monkeypatch):
     def fail(*_):
         raise OSError(errno.ENOBUFS, "no room")
 
-    monkeypatch.setattr(Relayed, "_apply_faults", fail)
+    monkeypatch.setattr(network.Relayed, "_apply_faults", fail)
     with pytest.raises(HarnessError, match="no room"):
         run_trial(lambda: ByHttp(url), ConnectionReset())

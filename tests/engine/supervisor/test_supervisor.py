@@ -8,9 +8,8 @@ import pytest
 from torch.utils.data import DataLoader
 
 from pytest_dataloader_faults import inject
-from pytest_dataloader_faults._engine.channel import Channel
 from pytest_dataloader_faults._engine.plan import FaultPlan
-from pytest_dataloader_faults._engine.protocol import EndFaults
+from pytest_dataloader_faults._engine.protocol import Channel, EndFaults
 from pytest_dataloader_faults._engine.supervisor import start
 from pytest_dataloader_faults._engine.supervisor.events import Events
 from pytest_dataloader_faults._engine.supervisor.server import Supervisor

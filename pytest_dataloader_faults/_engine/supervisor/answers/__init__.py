@@ -5,13 +5,10 @@ from __future__ import annotations
 import functools
 from collections.abc import Iterable
 
-from pytest_dataloader_faults._engine.calls import CALLS, OF_WRITES, Role
 from pytest_dataloader_faults._engine.kernel import caller
 from pytest_dataloader_faults._engine.kernel.caller import Syscall
-from pytest_dataloader_faults._engine.policy import Operation
-from pytest_dataloader_faults._engine.supervisor.answers.listings import on_list
-from pytest_dataloader_faults._engine.supervisor.answers.locks import on_lock
-from pytest_dataloader_faults._engine.supervisor.answers.memory import is_allocation, on_allocation
+from pytest_dataloader_faults._engine.kernel.calls import CALLS, OF_WRITES, Role
+from pytest_dataloader_faults._engine.supervisor.answers.folders import on_list, on_stray
 from pytest_dataloader_faults._engine.supervisor.answers.network import on_connect
 from pytest_dataloader_faults._engine.supervisor.answers.opens import (
     on_bystanders_open,
@@ -19,20 +16,24 @@ from pytest_dataloader_faults._engine.supervisor.answers.opens import (
     on_open,
     on_stat,
 )
-from pytest_dataloader_faults._engine.supervisor.answers.reads import on_read
+from pytest_dataloader_faults._engine.supervisor.answers.resources import (
+    is_allocation,
+    on_allocation,
+    on_lock,
+    on_start,
+)
 from pytest_dataloader_faults._engine.supervisor.answers.services import (
     CallAnswer,
     SupervisorServices,
 )
-from pytest_dataloader_faults._engine.supervisor.answers.starts import on_start
-from pytest_dataloader_faults._engine.supervisor.answers.stray_entries import on_stray
-from pytest_dataloader_faults._engine.supervisor.answers.writes import on_write
+from pytest_dataloader_faults._engine.supervisor.answers.transfers import on_read, on_write
 from pytest_dataloader_faults._engine.supervisor.worker_state import WorkerState
 from pytest_dataloader_faults._engine.system import proc
+from pytest_dataloader_faults.faults import DescriptorExhaustion
 
 
 def _note_unobservable(worker: WorkerState, call: Syscall, _: SupervisorServices) -> bool:
-    worker.policy.unobserved[call.name] += 1
+    worker.unobserved[call.name] += 1
     return False
 
 
@@ -74,7 +75,7 @@ def answer(worker: WorkerState, call: Syscall, services: SupervisorServices) -> 
         _answer_by((on_allocation,), worker, call, services)
         return
     answers = _ANSWERS.get(facts.role, ())
-    if facts.writes_fd is not None and worker.faults.sees & OF_WRITES:
+    if facts.writes_fd is not None and worker.sees & OF_WRITES:
         answer_rest = functools.partial(_answer_by, answers, worker, call, services)
         if on_write(worker, call, services, answer_rest):
             return
@@ -92,11 +93,14 @@ def _answer_by(
 
 
 def _note_exhaustion(worker: WorkerState, call: Syscall) -> None:
-    """The kernel itself refuses a call for want of a descriptor; the policy only counts it."""
+    """Count a call that needs a descriptor, which the kernel itself refuses if there is none."""
     if call.facts.role not in _MAKE_DESCRIPTORS or call.facts.number_at is not None:
         return
     numbers = proc.descriptors(call.pid)
     is_full = all(number in numbers for number in range(worker.limit or 0))
     name = caller.read_path(call) if is_full and call.facts.role is Role.OPENS else None
     path = "" if name is None else caller.resolve_path(call, name).path
-    worker.policy.note_allocation(Operation(call.name, path, call.pid), is_full=is_full)
+    for counter in worker.counters_of_kind(DescriptorExhaustion):
+        counter.matched += 1
+        if is_full:
+            worker.fire(counter, call.name, path, call.pid)

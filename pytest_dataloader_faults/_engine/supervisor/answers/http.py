@@ -9,15 +9,13 @@ first. After ``CONNECT`` and ``Upgrade``, a connection carries another protocol.
 from __future__ import annotations
 
 import html
-import itertools
 import re
-import sys
 import zlib
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any, NamedTuple, TypeAlias
 
-from pytest_dataloader_faults._engine.policy import FaultPolicy, Operation
+from pytest_dataloader_faults._engine.policy import Operation, WorkerFaults
 from pytest_dataloader_faults.faults.connections import TLS_CONNECTION, HttpError
 
 _Ask: TypeAlias = Callable[[Callable[[], Any]], Any]
@@ -28,11 +26,11 @@ _METHODS = tuple(
 _REQUEST_LINE = re.compile(rb"(\w+) (\S+) HTTP/1\.([01])")
 _EMPTY_LINES = re.compile(rb"[\r\n]*")
 _END_OF_HEAD = re.compile(rb"\r?\n\r?\n")
-_HEXADECIMAL = re.compile(rb"[0-9A-Fa-f]{1,15}")
 _LONGEST_HEAD = 1 << 16
 _TLS_HANDSHAKE = b"\x16"
 _OTHER_PROTOCOL = "connection that does not carry HTTP/1.x"
 _PIPELINED = "pipelined HTTP request"
+_UPLOAD = "HTTP request with a body of unknown length"
 # Not well-formed XML, like the pages of most servers, so that clients of S3 look at the status.
 _PAGE = """\
 <html id="{3:08x}">
@@ -80,29 +78,23 @@ class _Source:
             count -= len(part)
             yield part
 
-    def line(self) -> bytes:
-        """The next line, or what there is of it at the end."""
-        while b"\n" not in self.data and self.extend():
-            pass
-        return self.take(self.data.find(b"\n") + 1 or len(self.data))
-
 
 class HttpRequests:
     """What a worker sends to a server: the requests that pass, and the answers to the others."""
 
-    def __init__(self, policy: FaultPolicy, operation: Operation, ask: _Ask) -> None:
-        """*ask* returns the result of a function that uses *policy*."""
+    def __init__(self, worker: WorkerFaults, operation: Operation, ask: _Ask) -> None:
+        """*ask* returns the result of a function that uses *worker*."""
         self.has_passed = False
         """Whether the server has received anything."""
-        self._policy, self._operation, self._ask = policy, operation, ask
+        self._worker, self._operation, self._ask = worker, operation, ask
         self._is_over = False
         """Whether the connection carries something else by now."""
 
     @classmethod
-    def of(cls, policy: FaultPolicy, operation: Operation, ask: _Ask) -> HttpRequests | None:
+    def of(cls, worker: WorkerFaults, operation: Operation, ask: _Ask) -> HttpRequests | None:
         """The requests of one connection; None if no fault is about them."""
-        counters = policy.faults.counters_for_path(HttpError, operation.path)
-        return cls(policy, operation, ask) if any(True for _ in counters) else None
+        counters = worker.counters_for_path(HttpError, operation.path)
+        return cls(worker, operation, ask) if any(True for _ in counters) else None
 
     def expect_others(self) -> None:
         """The server has sent something. If that is before any request, none follows."""
@@ -119,16 +111,20 @@ class HttpRequests:
         source = _Source(receive)
         while head := self._read_head(source):
             request = _Request.parse(head)
+            if request.is_upload:
+                self._ask(partial(self._stop_parsing, _UPLOAD))
+                source.data = head + source.data
+                break
             error = self._ask(partial(self._decide, may_answer))
-            # With that field, the client waits before it sends the body.
-            waits = error is not None and "expect" in request.fields
-            for part in itertools.chain([head], () if waits else request.read_body(source)):
-                if error is None:
-                    self.has_passed = True
-                    yield part
             if error is not None:
+                for _ in source.parts(request.length):
+                    pass
                 yield _make_answer(request, *error)
-            elif request.changes_protocol:
+                continue
+            self.has_passed = True
+            yield head
+            yield from source.parts(request.length)
+            if request.changes_protocol:
                 break
         else:
             if source.data and not self._is_over:  # The beginning of a request, at most.
@@ -165,24 +161,20 @@ class HttpRequests:
 
     def _decide(self, may_answer: Callable[[], bool]) -> tuple[HttpError, int] | None:
         """The fault that is due for a request, and the number of the request."""
-        policy = self._policy
-        if not policy.armed:
-            return None
-        counters = [*policy.faults.counters_for_path(HttpError, self._operation.path)]
+        counters = [*self._worker.counters_for_path(HttpError, self._operation.path)]
         if not may_answer():
-            policy.unobserved[_PIPELINED] += bool(counters)
+            self._worker.unobserved[_PIPELINED] += bool(counters)
             return None
         for counter in counters:
             if counter.reach():
-                policy.fire(counter, *self._operation)
+                self._worker.fire(counter, *self._operation)
                 return counter.fault, counter.matched
         return None
 
     def _stop_parsing(self, why: str) -> None:
         self._is_over = True
-        if self._policy.armed:
-            counters = self._policy.faults.counters_for_path(HttpError, self._operation.path)
-            self._policy.unobserved[why] += any(True for _ in counters)
+        counters = self._worker.counters_for_path(HttpError, self._operation.path)
+        self._worker.unobserved[why] += any(True for _ in counters)
 
 
 class _Request(NamedTuple):
@@ -202,13 +194,16 @@ class _Request(NamedTuple):
         fields = {name.strip().lower(): value.strip() for name, _, value in pairs}
         return cls(method, target, version.endswith("1.0"), fields)
 
-    def read_body(self, source: _Source) -> Iterator[bytes]:
-        """The body, as it arrives."""
+    @property
+    def length(self) -> int:
+        """How many bytes of a body follow."""
         length = self.fields.get("content-length", "")
-        if "chunked" in self.fields.get("transfer-encoding", "").lower():
-            yield from _read_chunks(source)
-        elif length.isdecimal():
-            yield from source.parts(int(length))
+        return int(length) if length.isdecimal() else 0
+
+    @property
+    def is_upload(self) -> bool:
+        """Whether it may have a body of unknown length, or only if the server agrees."""
+        return "transfer-encoding" in self.fields or "expect" in self.fields
 
     @property
     def changes_protocol(self) -> bool:
@@ -220,26 +215,7 @@ class _Request(NamedTuple):
         """Whether the client wants no further response on this connection."""
         options = self.fields.get("connection", "").lower()
         is_kept = "keep-alive" in options if self.is_http_1_0 else "close" not in options
-        return not is_kept or "expect" in self.fields
-
-
-def _read_chunks(source: _Source) -> Iterator[bytes]:
-    """Chunks, each after a line with its size, up to one without bytes, and the trailer."""
-    size = None
-    while size != 0 and (line := source.line()):
-        yield line
-        if line.strip():  # It is empty after a chunk.
-            size = _parse_size(line.partition(b";")[0].strip())
-            yield from source.parts(size)
-    while line := source.line():
-        yield line
-        if not line.strip():
-            return
-
-
-def _parse_size(text: bytes) -> int:
-    """The size of a chunk. After an invalid one, where the request ends is unknown."""
-    return int(text, 16) if _HEXADECIMAL.fullmatch(text) else sys.maxsize
+        return not is_kept
 
 
 def _make_page(error: HttpError, request: str, number: int) -> str:

@@ -19,23 +19,27 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import os
 import select
 import socket
 import struct
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
-from pytest_dataloader_faults._engine.kernel import sockets
-from pytest_dataloader_faults._engine.kernel.caller import INVISIBLE, Syscall
-from pytest_dataloader_faults._engine.policy import Actions, Delay, Hang, Operation
+from pytest_dataloader_faults._engine.kernel.caller import INVISIBLE, Syscall, duplicate, to_signed
+from pytest_dataloader_faults._engine.kernel.linux import NAMES, read_memory
+from pytest_dataloader_faults._engine.policy import Operation
 from pytest_dataloader_faults._engine.supervisor.answers.http import Answer, HttpRequests
 from pytest_dataloader_faults._engine.supervisor.answers.services import SupervisorServices
 from pytest_dataloader_faults._engine.supervisor.worker_state import WorkerState
+from pytest_dataloader_faults._engine.system import proc
 from pytest_dataloader_faults.faults import ConnectError, ConnectionClosed, ConnectionReset
 from pytest_dataloader_faults.faults.base import ANSWER, Place
 from pytest_dataloader_faults.faults.connections import UNLIMITED_WAITS
+from pytest_dataloader_faults.faults.globs import connection_path
 
 _PATIENCE = 5.0
 _ACCEPTED_WITHIN = 0.1
@@ -47,29 +51,29 @@ _Result = TypeVar("_Result")
 def on_connect(worker: WorkerState, call: Syscall, services: SupervisorServices) -> bool:
     """Answer a connect(2), or have a thread do it; False if the kernel should execute it."""
     try:
-        peer = sockets.peer_of(call)
+        peer = peer_of(call)
     except PermissionError:
-        worker.policy.unobserved[f"connect {INVISIBLE}"] += 1
+        worker.unobserved[f"connect {INVISIBLE}"] += 1
         return False
-    if peer is None or sockets.is_connecting(call):
+    if peer is None or is_connecting(call):
         return False
-    worker.policy.tallies["connections"][peer.path] += 1
+    worker.tallies["connections"][peer.path] += 1
     operation = Operation(call.name, peer.path, call.pid)
-    if fault := worker.policy.fire_first_due(ConnectError, operation):
+    if fault := worker.fire_first_due(ConnectError, operation):
         worker.listener.fail(call, fault.errno)
         return True
-    if not worker.faults.has_fault_in(peer.path, Place.ANSWER):
+    if not worker.has_fault_in(peer.path, Place.ANSWER):
         return False
-    if not sockets.shares_network_namespace(call.pid):
-        worker.policy.unobserved["connect in another network namespace"] += 1
+    if not shares_network_namespace(call.pid):
+        worker.unobserved["connect in another network namespace"] += 1
         return False
-    connection = sockets.duplicate_socket(call)
+    connection = duplicate_socket(call)
     relayed = Relayed(worker, call, peer, connection, services)
     threading.Thread(target=relayed.run, daemon=True).start()
     return True
 
 
-def _connect_here(connection: socket.socket, peer: sockets.Peer) -> tuple[int, socket.socket]:
+def _connect_here(connection: socket.socket, peer: Peer) -> tuple[int, socket.socket]:
     """Connect the worker's *connection* to this process: the result, and our end of it."""
     of_4 = peer.family == socket.AF_INET or peer.is_mapped
     family, host = (socket.AF_INET, "127.0.0.1") if of_4 else (socket.AF_INET6, "::1")
@@ -122,7 +126,7 @@ class Relayed:
         self,
         worker: WorkerState,
         call: Syscall,
-        peer: sockets.Peer,
+        peer: Peer,
         connection: socket.socket,
         services: SupervisorServices,
     ) -> None:
@@ -130,7 +134,7 @@ class Relayed:
         self._worker, self._call, self._peer = worker, call, peer
         self._connection, self._services = connection, services
         self._operation = Operation(ANSWER, peer.path)
-        self._http = HttpRequests.of(worker.policy, self._operation, self._ask)
+        self._http = HttpRequests.of(worker, self._operation, self._ask)
         self._far = socket.socket(peer.family, socket.SOCK_STREAM)
         self._is_asked = True
         self._answered_bytes = 0
@@ -176,7 +180,7 @@ class Relayed:
         return listener.is_waiting(call)
 
     def _leave_to_kernel(self) -> None:
-        self._worker.policy.unobserved[_LATE] += 1
+        self._worker.unobserved[_LATE] += 1
         self._worker.listener.continue_syscall(self._call)
 
     def _connect_worker(self) -> bool:
@@ -271,13 +275,11 @@ class Relayed:
 
     def _apply_faults(self, data: bytes) -> _Passage:
         """What faults make of *data*, which the peer has sent."""
-        policy, released = self._worker.policy, threading.Event()
+        released = threading.Event()
         released.set()
-        if not policy.armed:
-            return _Passage(data, None, released)
         if self._is_asked:
             self._is_asked, self._answered_bytes = False, 0
-            self._hold(policy.delay_actions(self._operation), released)
+            self._hold(released)
         begin = self._answered_bytes
         self._answered_bytes += len(data)
         cut = self._due_cut(begin, self._answered_bytes)
@@ -286,29 +288,30 @@ class Relayed:
     def _due_cut(self, begin: int, end: int) -> CutOff | None:
         """Where the answer ends, if that is among its bytes from *begin* to *end*."""
         for kind in (ConnectionReset, ConnectionClosed):
-            fault = self._worker.policy.fire_first_due(
+            fault = self._worker.fire_first_due(
                 kind, self._operation, lambda fault: begin <= fault.after < end
             )
             if fault:
                 return CutOff(fault.after, kind is ConnectionReset)
         return None
 
-    def _hold(self, actions: Actions, released: threading.Event) -> None:
-        """Have the answer wait for *released*, if *actions* say so."""
-        for action in actions:
+    def _hold(self, released: threading.Event) -> None:
+        """Have the answer wait for *released*, if a fault is due that delays it."""
+        due = self._worker.delay_due(self._operation)
+        if due.hangs:
             released.clear()
-            if isinstance(action, Hang):
-                self._worker.hung = True
-                end_hang = partial(self._end_hang, released)
-                self._services.deaths.add_hung(self._worker.loader, end_hang)
-            elif isinstance(action, Delay):
-                self._services.timers.after(action.seconds, released.set)
+            self._worker.hung = True
+            end_hang = partial(self._end_hang, released)
+            self._services.deaths.add_hung(self._worker.loader, end_hang)
+        elif due.seconds:
+            released.clear()
+            self._services.timers.after(due.seconds, released.set)
 
     def _end_hang(self, released: threading.Event) -> None:
         """The loader has given up, or the scope ends."""
         is_open = self._near.fileno() >= 0
-        if is_open and sockets.waits_for(self._worker.pid, self._near.getsockname()):
-            self._worker.policy.tallies[UNLIMITED_WAITS][self._operation.path] += 1
+        if is_open and waits_for(self._worker.pid, self._near.getsockname()):
+            self._worker.tallies[UNLIMITED_WAITS][self._operation.path] += 1
         released.set()
 
     def _cut_off(self, *, is_reset: bool) -> None:
@@ -331,3 +334,120 @@ class Relayed:
 def _shut(connection: socket.socket, how: int) -> None:
     with contextlib.suppress(OSError):  # It is not connected any more.
         connection.shutdown(how)
+
+
+# Some facts about sockets of another process. /proc/PID/fd shows only a number for one, but the
+# extended attribute system.sockprotoname of it is the name of its protocol. pidfd_getfd(2), of
+# Linux 5.6, returns a duplicate: with that, connect(2) connects the very socket of the other
+# process, and TCP_INFO shows its state. Docker allows it to containers with CAP_SYS_PTRACE alone.
+# If it is not allowed, each connect(2) counts as the first one of its socket. getaddrinfo(3)
+# connects sockets of UDP, to see which address it would have: these are not connections.
+
+
+_ADDRESS = struct.Struct("!2xH4s")
+"""struct sockaddr_in, without its family, which is in the machine's order of bytes."""
+_ADDRESS_6 = struct.Struct("!2xHI16s")
+_SCOPE = struct.Struct("=I")
+_LEAST = {socket.AF_INET: 16, socket.AF_INET6: 28}
+"""How long an address is, at least."""
+_PROTOCOL = "system.sockprotoname"
+_TCP = (b"TCP", b"TCPv6", b"MPTCP", b"MPTCPv6")
+_FORBIDDEN = (
+    "pidfd_getfd(2) is forbidden here (the container's seccomp profile?), but faults that hit the"
+    " answers of a server need it. Docker allows it with --cap-add SYS_PTRACE. ConnectError works"
+    " without it"
+)
+_CLOSE = 7
+"""The state of a socket that is not connected: the first byte of TCP_INFO."""
+_RECEIVES = ("read", "recvfrom", "recvmsg")
+
+
+class Peer(NamedTuple):
+    """The address of the peer of a connection, as Python's sockets take it."""
+
+    family: socket.AddressFamily
+    address: tuple[Any, ...]
+
+    @property
+    def path(self) -> str:
+        """What globs are about, such as ``tcp://192.0.2.1:443``."""
+        return connection_path(*self.address[:2])
+
+    @property
+    def is_mapped(self) -> bool:
+        """Whether it is one of IPv4, which a socket of IPv6 reaches."""
+        return str(self.address[0]).startswith("::ffff:")
+
+
+def peer_of(call: Syscall) -> Peer | None:
+    """Where a connect(2) leads, if its socket is of TCP; None also if the kernel refuses it.
+
+    Raises:
+        PermissionError: The supervisor may not inspect the caller.
+    """
+    link = f"/proc/{call.pid}/fd/{to_signed(call.arguments[0])}"
+    try:
+        data = read_memory(call.pid, call.arguments[1], min(call.arguments[2] & 0xFFFFFFFF, 28))
+        is_tcp = os.getxattr(link, _PROTOCOL).rstrip(b"\0") in _TCP
+    except PermissionError:
+        raise
+    except OSError:  # No address, or no socket.
+        return None
+    return _parse_address(data) if is_tcp else None
+
+
+def _parse_address(data: bytes) -> Peer | None:
+    family = int.from_bytes(data[:2], sys.byteorder)
+    if family not in _LEAST or len(data) < _LEAST[socket.AddressFamily(family)]:
+        return None
+    if family == socket.AF_INET:
+        port, host = _ADDRESS.unpack_from(data)
+        return Peer(socket.AF_INET, (socket.inet_ntop(socket.AF_INET, host), port))
+    port, flow, host = _ADDRESS_6.unpack_from(data)
+    (scope,) = _SCOPE.unpack_from(data, _ADDRESS_6.size)
+    name = socket.inet_ntop(socket.AF_INET6, host)
+    return Peer(socket.AF_INET6, (name, port, flow, scope))
+
+
+def duplicate_socket(call: Syscall) -> socket.socket:
+    """A duplicate of the socket that *call* should connect."""
+    try:
+        return socket.socket(fileno=duplicate(call.pid, to_signed(call.arguments[0])))
+    except PermissionError as error:
+        raise PermissionError(error.errno, _FORBIDDEN) from error
+
+
+def is_connecting(call: Syscall) -> bool:
+    """Whether the socket is being connected already, and *call* checks whether that is over."""
+    try:
+        with duplicate_socket(call) as connection:
+            state = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 1)
+    except OSError:  # Forbidden, or the caller is dead.
+        return False
+    return state[0] != _CLOSE
+
+
+def waits_for(pid: int, address: tuple[Any, ...]) -> bool:
+    """Whether *pid* waits in recv(2), without a timeout, for what *address* sends.
+
+    Only its main thread counts, which fetches: others may wait for data that is never sent. A
+    thread in poll(2) or epoll_wait(2) may have any limit, which cannot be seen from outside.
+    """
+    try:
+        call = proc.running_call(pid)
+        return call is not None and _is_wait(pid, call, address)
+    except OSError:  # The worker is dead, or the supervisor may not inspect it.
+        return False
+
+
+def _is_wait(pid: int, call: proc.RunningCall, address: tuple[Any, ...]) -> bool:
+    if NAMES.get(call.number) not in _RECEIVES:
+        return False
+    with socket.socket(fileno=duplicate(pid, call.arguments[0])) as connection:
+        limit = connection.getsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, 16)
+        return not any(limit) and connection.getpeername()[1] == address[1]
+
+
+def shares_network_namespace(pid: int) -> bool:
+    """Whether *pid* has the network namespace of this process."""
+    return proc.link(pid, "ns/net") == proc.link("self", "ns/net")

@@ -12,7 +12,7 @@ from pytest_dataloader_faults._engine.file_copies import FileCopies, reopen
 from pytest_dataloader_faults._engine.kernel import caller
 from pytest_dataloader_faults._engine.kernel.caller import INVISIBLE, PathRequest, Syscall
 from pytest_dataloader_faults._engine.kernel.syscalls import write_stat
-from pytest_dataloader_faults._engine.policy import OF_EXCLUDED, OPEN_FAULTS, Operation
+from pytest_dataloader_faults._engine.policy import OPEN_FAULTS, Operation
 from pytest_dataloader_faults._engine.supervisor.answers.services import SupervisorServices
 from pytest_dataloader_faults._engine.supervisor.races import OpenCall
 from pytest_dataloader_faults._engine.supervisor.worker_state import WorkerState
@@ -21,6 +21,8 @@ from pytest_dataloader_faults.faults import SharedMemoryExhaustion, TruncatedFil
 from pytest_dataloader_faults.faults.base import Place
 
 _MOST_NUMBERS = 1 << 20
+_EXCLUDED_OPEN = "open of an excluded file"
+"""Label in ``unobserved``: an open that only the exclusion of system folders kept from a fault."""
 
 
 def on_open(worker: WorkerState, call: Syscall, services: SupervisorServices) -> bool:
@@ -38,9 +40,9 @@ def on_open(worker: WorkerState, call: Syscall, services: SupervisorServices) ->
         opening = OpenCall(request.path, request.reads, creates, empties, is_lock)
         if _is_held(worker, call, opening, services):
             return True
-    if worker.policy.is_exempt(request.path):
-        if worker.policy.may_exempt_data(request.path) and os.path.isfile(request.raw):
-            worker.policy.unobserved[OF_EXCLUDED] += 1
+    if worker.is_exempt(request.path):
+        if worker.may_exempt_data(request.path) and os.path.isfile(request.raw):
+            worker.unobserved[_EXCLUDED_OPEN] += 1
         return False
     return _on_data_open(worker, call, request, services.copies)
 
@@ -67,7 +69,7 @@ def _is_held(
 
 def _leave_to_kernel(worker: WorkerState, why: str) -> bool:
     """The caller opens the file itself, and no fault can happen to it."""
-    worker.policy.unobserved[f"open {why}"] += 1
+    worker.unobserved[f"open {why}"] += 1
     return False
 
 
@@ -75,10 +77,10 @@ def _on_data_open(
     worker: WorkerState, call: Syscall, request: PathRequest, copies: FileCopies
 ) -> bool:
     """Answer an open of what may be data; False if the kernel should execute it."""
-    is_meant = worker.faults.needs_answer(request.path)
+    is_meant = worker.needs_answer(request.path)
     if difference := worker.identities.difference(call.pid):
         return is_meant and _leave_to_kernel(worker, difference)
-    may_differ = request.reads and worker.faults.has_fault_in(request.path, Place.DESCRIPTOR)
+    may_differ = request.reads and worker.has_fault_in(request.path, Place.DESCRIPTOR)
     if may_differ and request.resolve:
         return _leave_to_kernel(worker, "by openat2 with RESOLVE_* flags")
     path = caller.find(call, request) if may_differ else request.raw
@@ -88,10 +90,10 @@ def _on_data_open(
     if not request.is_descriptor:
         real = file.path if file else os.path.realpath(path)
         worker.note_name(request, real, is_there=file is not None)
-    operation, policy = Operation(call.name, request.path, call.pid), worker.policy
+    operation = Operation(call.name, request.path, call.pid)
     if file is not None:
-        policy.count(request.path, "opens")
-    if fault := policy.fire_first_due(OPEN_FAULTS, operation):
+        worker.count(request.path, "opens")
+    if fault := worker.fire_first_due(OPEN_FAULTS, operation):
         worker.listener.fail(call, fault.errno)
         return True
     if file is None or not may_differ or not os.access(path, os.R_OK, effective_ids=True):
@@ -108,12 +110,12 @@ def _differs(
     copies: FileCopies,
 ) -> bool:
     """Answer *call* with a closed descriptor or a copy of *source*, if a fault demands that."""
-    operation, policy = Operation(call.name, request.path, call.pid), worker.policy
-    if policy.closes(operation):
+    operation = Operation(call.name, request.path, call.pid)
+    if worker.closes(operation):
         # A number that is not open is what a descriptor looks like that was closed.
         worker.listener.return_value(call, _unused_number(call.pid))
         return True
-    edit = policy.edit_for(operation, size)
+    edit = worker.edit_for(operation, size)
     if edit is not None:
         copy = reopen(copies.get_copy(request.path, edit, source), request.flags)
         return_fd(worker, call, copy, request.flags)
@@ -165,7 +167,7 @@ def on_stat(worker: WorkerState, call: Syscall, _: SupervisorServices) -> bool:
         request = caller.stat_request(call)
     except PermissionError:
         return False
-    if not worker.faults.targets(request.path) or worker.identities.difference(call.pid):
+    if not worker.targets(request.path) or worker.identities.difference(call.pid):
         return False
     look = os.O_PATH | os.O_CLOEXEC | (request.flags & os.O_NOFOLLOW)
     try:
@@ -183,17 +185,17 @@ def on_stat(worker: WorkerState, call: Syscall, _: SupervisorServices) -> bool:
 def _answer_stat(worker: WorkerState, call: Syscall, path: str, pin: int, size: int) -> bool:
     """Answer as the file is under its faults; False if it is there, and has its own size."""
     operation = Operation(call.name, path, call.pid)
-    hiding = worker.policy.fire_first_due(OPEN_FAULTS, operation, lambda fault: fault.hides_file)
+    hiding = worker.fire_first_due(OPEN_FAULTS, operation, lambda fault: fault.hides_file)
     if hiding:
         worker.listener.fail(call, hiding.errno)
         return True
-    if call.facts.result_at is None or not any(worker.faults.counters_of_kind(TruncatedFile)):
+    if call.facts.result_at is None or not any(worker.counters_of_kind(TruncatedFile)):
         return False
     try:
         write_stat(call, pin, size)  # As the kernel would, which shows whether the call succeeds.
     except OSError:
         return False
-    edit = worker.policy.edit_for(operation, size, sizes=True)
+    edit = worker.edit_for(operation, size, sizes=True)
     if edit is None or edit.length is None:
         return False
     write_stat(call, pin, edit.length)
@@ -204,9 +206,9 @@ def _answer_stat(worker: WorkerState, call: Syscall, path: str, pin: int, size: 
 def on_fallocate(worker: WorkerState, call: Syscall, _: SupervisorServices) -> bool:
     """Fail a fallocate(2) in /dev/shm, as if full; False if the kernel should execute it."""
     path = proc.link_of(call.pid, caller.to_signed(call.arguments[0]))
-    for counter in worker.faults.counters_of_kind(SharedMemoryExhaustion):
+    for counter in worker.counters_of_kind(SharedMemoryExhaustion):
         if path.startswith("/dev/shm/") and counter.reach():
-            worker.policy.fire(counter, call.name, path, call.pid)
+            worker.fire(counter, call.name, path, call.pid)
             worker.leftover_shm.append(path)
             worker.listener.fail(call, counter.fault.errno)
             return True

@@ -1,0 +1,262 @@
+"""The answers to reads, mappings and writes of files [runs in the supervisor].
+
+Which file a descriptor is, /proc says when the call arrives. So it does not matter how the worker
+got it: by open(2), as a duplicate, from its parent, or from another process.
+
+Some facts about which file a write is of. Files, pipes, sockets and shared memory look the same to
+the filter. The link in /proc/PID/fd distinguishes them, and has the current name of the file, even
+after a rename(2). A file without a name (O_TMPFILE, or unlinked) has a link count of 0: pytest
+keeps what a worker prints in one, so none of them is touched.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import functools
+import os
+import stat
+from collections.abc import Callable
+
+from pytest_dataloader_faults._engine.file_copies import FileEdit
+from pytest_dataloader_faults._engine.kernel.caller import INVISIBLE, Syscall, to_signed
+from pytest_dataloader_faults._engine.kernel.syscalls import (
+    Description,
+    Span,
+    description_of,
+    requested_length,
+    span,
+)
+from pytest_dataloader_faults._engine.plan import FaultCounter
+from pytest_dataloader_faults._engine.policy import MAP, Due, Operation
+from pytest_dataloader_faults._engine.supervisor.answers.services import SupervisorServices
+from pytest_dataloader_faults._engine.supervisor.answers.workers import die_in_call
+from pytest_dataloader_faults._engine.supervisor.events import Action
+from pytest_dataloader_faults._engine.supervisor.worker_state import UNLINKED, WorkerState
+from pytest_dataloader_faults.faults import WorkerKilled
+from pytest_dataloader_faults.faults.base import Place
+
+_MAPPED_WRITE = "write through a mapping"
+_INHERITED_WRITE = "write to a file that was open before the worker started"
+"""Labels in ``unobserved``: writes that no call shows, and writes that cannot fail."""
+
+
+def on_read(worker: WorkerState, call: Syscall, services: SupervisorServices) -> bool:
+    """Answer a read, or a mapping, of a file; False if the kernel should execute it."""
+    if call.facts.reads_fd is None:
+        return False
+    number = to_signed(call.argument(call.facts.reads_fd))
+    found = _find_read(worker, call, number)
+    if found is None:
+        return False
+    path, read_span = found
+    shares_offset = call.facts.shares_offset and worker.has_inherited(number, path)
+    if shares_offset:
+        worker.read_at_offset[path] = number
+    due = worker.read_due(Operation(call.name, path, call.pid), *read_span)
+    answer = _read_answer(worker, call, number, path, due, services)
+    later = worker.answer_if_waiting(call, answer)
+    if due.death:
+        die_in_call(worker, due.death, path, services, later)
+    elif due.hangs:
+        worker.hung = True
+        services.deaths.add_hung(worker.loader, later)
+    elif due.seconds:
+        services.timers.after(due.seconds, later)
+    elif services.provokes_races and shares_offset and not (due.errno or due.max_bytes):
+        services.barrier.arrive(worker, path, later)
+    else:
+        answer()
+    return True
+
+
+def _find_read(worker: WorkerState, call: Syscall, number: int) -> tuple[str, Span] | None:
+    """The file that *call* reads by descriptor *number*, and what of it; None if it is exempt."""
+    try:
+        path = worker.path_at(call.pid, number)
+        is_meant = path and worker.needs_reads_of(path)
+        if not is_meant or not _is_file(call.pid, number):
+            return None
+        if difference := worker.identities.difference(call.pid):
+            worker.unobserved[f"read {difference}"] += 1
+            return None
+        return path, span(call, number)
+    except PermissionError:
+        worker.unobserved[f"read {INVISIBLE}"] += 1
+    except (FileNotFoundError, ProcessLookupError):  # The kernel refuses the call.
+        pass
+    return None
+
+
+def _is_file(pid: int, number: int) -> bool:
+    """Whether a descriptor is a regular file, and not one that was opened in another container."""
+    link = f"/proc/{pid}/fd/{number}"
+    path = os.readlink(link)
+    is_here = path.endswith(UNLINKED) or os.path.lexists(path)
+    return is_here and stat.S_ISREG(os.stat(link).st_mode)
+
+
+def _read_answer(
+    worker: WorkerState,
+    call: Syscall,
+    number: int,
+    path: str,
+    due: Due,
+    services: SupervisorServices,
+) -> Action:
+    """What answers *call*, a read of *path*, in the end."""
+
+    def fail_mapping() -> None:
+        """A page fault is not a system call: let mmap(2) map a file that lacks the page.
+
+        The death that follows cannot be scheduled, as others are: Python's mmap keeps the GIL, and
+        without it the worker cannot send the batches that it has made.
+        """
+        mapped = f"/proc/{call.pid}/fd/{number}"
+        unreadable = services.copies.get_copy(path, FileEdit(due.offset), mapped)
+        worker.listener.replace_fd(call, unreadable, number)
+        worker.listener.continue_syscall(call)
+
+    def give_part() -> None:
+        description = description_of(call, number)
+        try:
+            count = description.read(worker.listener, call, due.max_bytes or 0)
+            services.bytes_read.add(count)
+            worker.listener.return_value(call, count)
+        finally:
+            os.close(description.descriptor)
+
+    if due.errno:
+        fail = functools.partial(worker.listener.fail, call, due.errno)
+        return fail_mapping if call.name == MAP else fail
+    proceed = functools.partial(worker.listener.continue_syscall, call)
+    return proceed if due.max_bytes is None else give_part
+
+
+def on_write(
+    worker: WorkerState,
+    call: Syscall,
+    services: SupervisorServices,
+    answer_rest: Callable[[], None],
+) -> bool:
+    """Answer *call*, which may write to a file, as its faults demand; False if it has none.
+
+    The first write to a new file may have to wait until *answer_rest* answers it.
+    """
+    number = to_signed(call.argument(call.facts.writes_fd))
+    path = _written_path(worker, call.pid, number)
+    if path is None:
+        return False
+    is_meant = worker.has_fault_in(path, Place.WRITE)
+    if call.name == MAP or worker.has_inherited(number, path):
+        worker.unobserved[_MAPPED_WRITE if call.name == MAP else _INHERITED_WRITE] += is_meant
+        return False
+    if call.facts.has_data and Place.LOCK in worker.sees:
+        worker.write_locks.note_write(call.pid, path)
+    try:
+        length = requested_length(call) if is_meant and call.facts.writes_buffers else 0
+    except OSError:  # The kernel also refuses the call.
+        return False
+    due = worker.write_due(Operation(call.name, path, call.pid), length)
+    if _answer_write(worker, call, path, length, due, services):
+        return True
+    is_first = services.provokes_races and call.facts.has_data
+    late = worker.answer_if_waiting(call, answer_rest)
+    return is_first and services.new_files.hold_write(worker, path, late)
+
+
+def _answer_write(
+    worker: WorkerState,
+    call: Syscall,
+    path: str,
+    length: int,
+    due: Due,
+    services: SupervisorServices,
+) -> bool:
+    """Answer *call*, a write to *path*; False if nothing is due, or if it cannot be done here."""
+    if due.death:
+        return _die_after_half(worker, call, due.death, path, length // 2, services)
+    if due.max_bytes is not None:
+        return _write_part(worker, call, due.max_bytes)
+    if due.errno:
+        worker.listener.fail(call, due.errno)
+    return bool(due.errno)
+
+
+def _written_path(worker: WorkerState, pid: int, number: int) -> str | None:
+    """The name of the file, if it is a regular one that has a name and that matters."""
+    try:
+        path = worker.link_at(pid, number)
+        if not path.startswith("/") or worker.is_exempt(path):
+            return None
+        status = os.stat(f"/proc/{pid}/fd/{number}")
+    except PermissionError:
+        worker.unobserved[f"write {INVISIBLE}"] += 1
+        return None
+    except (FileNotFoundError, ProcessLookupError):  # The kernel refuses the call.
+        return None
+    return path if stat.S_ISREG(status.st_mode) and status.st_nlink else None
+
+
+def _write_part(worker: WorkerState, call: Syscall, length: int) -> bool:
+    """Write the first *length* bytes instead of *call*; False if that cannot be done here."""
+    target = _target(worker, call)
+    if target is None:
+        return False
+    try:
+        worker.listener.return_value(call, target.write(worker.listener, call, length))
+    except OSError as error:  # Of the file itself, whose disk may be full.
+        worker.listener.fail(call, error.errno or errno.EIO)
+    finally:
+        os.close(target.descriptor)
+    return True
+
+
+def _die_after_half(
+    worker: WorkerState,
+    call: Syscall,
+    death: FaultCounter[WorkerKilled],
+    path: str,
+    half: int,
+    services: SupervisorServices,
+) -> bool:
+    """Let the worker die once *half* of the bytes are written; False if that cannot be done.
+
+    Of a call that copies from another file, nothing is written: its *half* is 0.
+    """
+    target = _target(worker, call) if half else None
+    if half and target is None:
+        return False
+    written: list[int] = []
+    closing = contextlib.ExitStack()
+    if target is not None:
+        closing.callback(os.close, target.descriptor)
+
+    def write_half() -> None:
+        if target is not None:
+            with contextlib.suppress(OSError):  # The disk really is full.
+                written.append(target.write(worker.listener, call, half))
+
+    def answer() -> None:
+        """For a caller that was stopped and continues, or if faults must not fire any more."""
+        closing.close()
+        resume = functools.partial(worker.listener.continue_syscall, call)
+        if written:
+            resume = functools.partial(worker.listener.return_value, call, written[0])
+        worker.answer_if_waiting(call, resume)()
+
+    die_in_call(worker, death, path, services, answer, before_death=write_half)
+    return True
+
+
+def _target(worker: WorkerState, call: Syscall) -> Description | None:
+    """Where a part of *call* can be written; None, which is refused, if nowhere."""
+    try:
+        return description_of(call, to_signed(call.argument(call.facts.writes_fd)))
+    except PermissionError as error:
+        worker.refuse(
+            f"a {call.name} cannot be shortened: pidfd_getfd(2) is forbidden here (the container's"
+            f" seccomp profile?), and the file cannot be opened again: {error}. Use WriteError, or"
+            " docker run --cap-add SYS_PTRACE"
+        )
+        return None

@@ -1,0 +1,229 @@
+"""Faults of a worker process itself, and of what it has open already [runs in the supervisor].
+
+When a fetch or a sample starts, they lower its limit of descriptors, end it, or keep it waiting. A
+death inside a read or a write is also here.
+
+A worker has descriptors and mappings from before its filter was there, or keeps them from one
+sample to the next; so the supervisor cannot answer a call, and the worker itself gets orders what
+to do with them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import os
+import resource
+import sys
+from collections.abc import Iterator
+
+from pytest_dataloader_faults import faults
+from pytest_dataloader_faults._engine import protocol
+from pytest_dataloader_faults._engine.file_copies import FileCopies
+from pytest_dataloader_faults._engine.plan import FaultCounter
+from pytest_dataloader_faults._engine.policy import MAP, Operation
+from pytest_dataloader_faults._engine.protocol import CLOSE, REMAP, REPLACE, Hello, Order
+from pytest_dataloader_faults._engine.supervisor.answers.services import SupervisorServices
+from pytest_dataloader_faults._engine.supervisor.events import Action, DeathScheduler
+from pytest_dataloader_faults._engine.supervisor.worker_state import InheritedFile, WorkerState
+from pytest_dataloader_faults._engine.system.proc import (
+    descriptors,
+    is_write_only,
+    limit_for_headroom,
+    link_of,
+)
+from pytest_dataloader_faults.faults import ClosedDescriptor
+from pytest_dataloader_faults.faults.base import FiringKind
+from pytest_dataloader_faults.faults.workers import InOneWorker
+
+
+class FetchStart:
+    """The start of one fetch or sample. The worker waits until it may proceed."""
+
+    def __init__(self, worker: WorkerState, sample: int | None, deaths: DeathScheduler) -> None:
+        self._worker = worker
+        self._sample = sample
+        self._deaths = deaths
+        self._lost: list[protocol.Order] = []
+
+    def process(self) -> None:
+        """Make happen what is due now, and let the worker proceed after that."""
+        if not self._worker.armed:
+            self.proceed()
+            return
+        _lower_limit(self._worker)
+        if self._sample is not None:
+            self._lost = close_at_sample(self._worker, self._sample)
+        if self._due_deaths():
+            worker = self._worker
+            self._deaths.schedule(worker.loader, worker.id, worker.position, self._kill)
+        else:
+            self.proceed()
+
+    def proceed(self) -> None:
+        """Let the worker close what it loses, and proceed."""
+        self._send(self._worker.proceed()._replace(orders=self._lost))
+
+    def _due_deaths(self) -> list[FaultCounter[InOneWorker]]:
+        counters_of_worker = self._worker.counters_of_kind(InOneWorker)
+        counters = [each for each in counters_of_worker if not faults.has_files(each.fault)]
+        if self._sample is not None:
+            return [each for each in counters if each.fault.sample == self._sample]
+        now = (None, self._worker.fetch)
+        return [each for each in counters if (each.fault.sample, each.fault.at) == now]
+
+    def _kill(self) -> None:
+        """Make the deaths happen, now that the loader waits for this batch."""
+        blocks = False
+        for counter in self._due_deaths() if self._worker.armed and self._worker.alive else ():
+            task = _kill_now(self._worker, counter)
+            if task is not None:
+                self._send(task)
+            blocks = blocks or isinstance(task, protocol.Block)
+        if blocks:
+            self._deaths.add_hung(self._worker.loader, self.proceed)
+        else:
+            self.proceed()
+
+    def _send(self, message: protocol.Message) -> None:
+        if self._worker.alive:
+            with contextlib.suppress(ConnectionError):  # It has died since.
+                self._worker.channel.send(message)
+
+
+def _lower_limit(worker: WorkerState) -> None:
+    """Lower the worker's soft limit, once, to what it uses and the headroom."""
+    for counter in worker.counters_of_kind(faults.DescriptorExhaustion):
+        if worker.limit is None:
+            try:
+                limit = limit_for_headroom(descriptors(worker.pid), counter.fault.headroom)
+                soft, hard = resource.prlimit(worker.pid, resource.RLIMIT_NOFILE)
+                limit = min(limit, soft)
+                resource.prlimit(worker.pid, resource.RLIMIT_NOFILE, (limit, hard))
+            except PermissionError:  # It takes CAP_SYS_RESOURCE if the users differ.
+                worker.unobserved["fetch by a worker that has changed its user"] += 1
+            else:
+                worker.limit, worker.earlier_limits = limit, (soft, hard)
+
+
+def _kill_now(worker: WorkerState, counter: FaultCounter[InOneWorker]) -> protocol.Task | None:
+    fault = counter.fault
+    counter.matched += 1
+    if isinstance(fault, faults.WorkerExited):
+        worker.fire(counter, f"exit {fault.code}", kind=FiringKind.DEATH)
+        return protocol.ExitNow(fault.code)
+    if isinstance(fault, faults.WorkerHung):
+        worker.fire(counter, "hang", kind=FiringKind.HANG)
+        worker.hung = True
+        return protocol.Block()
+    assert isinstance(fault, faults.WorkerKilled)
+    worker.fire(counter, f"signal {fault.signal}", kind=FiringKind.DEATH)
+    if fault.sending:
+        return protocol.DieWhileSending(fault.signal)
+    end(worker, fault.signal)
+    return None
+
+
+_PATIENCE = 1.0
+"""Seconds that a death in a call waits for the loader to wait for that batch. Code in C may keep
+the GIL over its calls; then batches that the worker has made before are never sent."""
+
+
+def die_in_call(
+    worker: WorkerState,
+    death: FaultCounter[faults.WorkerKilled],
+    path: str,
+    services: SupervisorServices,
+    answer: Action,
+    before_death: Action = lambda: None,
+) -> None:
+    """Let *worker* die once its batch is awaited, which gives the call that it is in its *answer*.
+
+    *path*: the file that the call reads or writes. *before_death*: what becomes of the call before.
+    """
+
+    def kill_worker() -> None:
+        if worker.armed and worker.alive and not death.fired:
+            number = death.fault.signal
+            worker.fire(death, f"signal {number}", path, kind=FiringKind.DEATH)
+            before_death()
+            end(worker, number)
+        answer()
+
+    services.deaths.schedule(worker.loader, worker.id, worker.position, kill_worker)
+    services.timers.after(_PATIENCE, kill_worker)
+
+
+def end(worker: WorkerState, number: int) -> None:
+    """Kill *worker* by signal *number*, unless it has died: its pid may be another's by now."""
+    if worker.alive:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(worker.pid, number)
+
+
+_IN_ONE_MESSAGE = 60
+"""One takes up to 253 descriptors (SCM_MAX_FD, unix(7)), for which the worker needs numbers."""
+
+
+def give_orders(worker: WorkerState, hello: Hello, sources: list[int], copies: FileCopies) -> None:
+    """Tell *worker* what to do with each descriptor and mapping that it brought along.
+
+    Files without such a name here are left alone: they were opened outside of this container.
+    """
+    orders = itertools.chain(
+        _orders_for_files(worker, hello, sources, copies),
+        _orders_for_mappings(worker, hello, copies),
+    )
+    while part := list(itertools.islice(orders, _IN_ONE_MESSAGE)):
+        message = worker.proceed()._replace(orders=[order for order, _ in part], has_more=True)
+        worker.channel.send(message, [copy for _, copy in part if copy is not None])
+
+
+def _orders_for_files(
+    worker: WorkerState, hello: Hello, sources: list[int], copies: FileCopies
+) -> Iterator[tuple[Order, int | None]]:
+    """Each order about a descriptor, with our descriptor of what replaces it."""
+    for place, (fd, path) in enumerate(hello.inherited):
+        if not os.path.exists(path):
+            continue
+        worker.inherited[fd] = InheritedFile(path, sources[place] if sources[place:] else None)
+        if is_write_only(fd, worker.pid):
+            continue
+        source = f"/proc/{worker.pid}/fd/{fd}"
+        operation = Operation("dup2", path, None, FiringKind.REPLACED)
+        if worker.closes(Operation("close", path)):
+            yield (CLOSE, fd), None
+        elif edit := worker.edit_for(operation, os.stat(source).st_size):
+            yield (REPLACE, fd), copies.get_copy(path, edit, source)
+
+
+def _orders_for_mappings(
+    worker: WorkerState, hello: Hello, copies: FileCopies
+) -> Iterator[tuple[Order, int]]:
+    for place, path in enumerate(hello.mapped):
+        if not os.path.exists(path):
+            continue
+        operation = Operation(MAP, path)
+        worker.count(path, "reads")
+        if edit := worker.edit_for(operation, os.stat(path).st_size):
+            yield (REMAP, place), copies.get_copy(path, edit, path)
+        elif worker.failing_read(operation, sys.maxsize):
+            # Not a copy of the file: to map it is no read of the dataset's.
+            yield (REMAP, place), copies.empty
+
+
+def close_at_sample(worker: WorkerState, sample: int) -> list[Order]:
+    """The descriptors that *worker* should close before it starts *sample*."""
+    orders: list[Order] = []
+    closing = worker.counters_of_kind(ClosedDescriptor)
+    counters = [each for each in closing if each.fault.sample == sample]
+    for fd in sorted(descriptors(worker.pid)) if counters else ():
+        path = worker.path_at(worker.pid, fd) or link_of(worker.pid, fd)
+        counter = next((each for each in counters if each.matches(path)), None)
+        if counter is None or not os.path.isfile(path):
+            continue
+        if not is_write_only(fd, worker.pid):
+            counter.matched += 1
+            worker.fire(counter, "close", path)
+            orders.append((CLOSE, fd))
+    return orders
