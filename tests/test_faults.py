@@ -30,9 +30,8 @@ from pytest_dataloader_faults.faults import (
     ThreadExhaustion,
     TruncatedFile,
     WorkerKilled,
-    base,
 )
-from pytest_dataloader_faults.faults.base import Effect, FileFault, Place
+from pytest_dataloader_faults.faults.base import Place
 from support.generated import ARGUMENTS, any_fault
 from support.rows import rows
 
@@ -61,36 +60,6 @@ def test_every_fault_is_exported():
     assert sorted(faults.__all__) == list(faults.__all__)
 
 
-ODD = "Odd"
-FACTS = {
-    "happens_in": Place.READ,
-    "effects": Effect.BAD_DATA,
-    "needs_worker": False,
-}
-
-
-@pytest.fixture(name="known_kinds")
-def _known_kinds(monkeypatch):
-    """The table of kinds, which is as before at the end."""
-    monkeypatch.setattr(base, "KINDS", dict(base.KINDS))
-    return base.KINDS
-
-
-def _make_kind(facts):
-    """A kind of fault of files that states *facts*."""
-    return base.kind(dataclasses.dataclass(frozen=True)(type(ODD, (FileFault,), dict(facts))))
-
-
-@pytest.mark.parametrize("forgotten", FACTS)
-def test_a_kind_that_forgets_a_fact_is_refused(known_kinds, forgotten):
-    facts = {name: value for name, value in FACTS.items() if name != forgotten}
-
-    with pytest.raises(TypeError, match=f"{ODD} must state {forgotten}"):
-        _make_kind(facts)
-    assert ODD not in known_kinds
-    assert _make_kind(FACTS) is known_kinds[ODD]
-
-
 @given(any_fault())
 def test_a_fault_happens_where_its_arguments_are_about(fault):
     of_files = any(not each.startswith("tcp://") for each in fault.globs)
@@ -117,11 +86,6 @@ def test_a_fault_happens_where_its_arguments_are_about(fault):
 )
 def test_places_of_one_kind_differ_by_its_arguments(fault, places):
     assert fault.places == places
-
-
-@EVERY_KIND
-def test_an_errno_is_an_error(kind):
-    assert not kind().errno or Effect.ERROR in kind.effects
 
 
 @EVERY_KIND

@@ -18,16 +18,11 @@ from pytest_dataloader_faults._engine.file_copies import FileEdit
 from pytest_dataloader_faults._engine.kernel.calls import CALLS
 from pytest_dataloader_faults._engine.plan import AnyFault, FaultCounter, FaultPlan
 from pytest_dataloader_faults.faults import Fault
-from pytest_dataloader_faults.faults.base import Effect, FiringKind, InWorkers, Place
+from pytest_dataloader_faults.faults.base import FiringKind, InWorkers, Place
 from pytest_dataloader_faults.faults.globs import is_below, is_excluded, may_be_data
 from pytest_dataloader_faults.faults.workers import InOneWorker
 from pytest_dataloader_faults.wire import FileCounts, Firing
 
-OPEN_FAULTS = tuple(
-    kind
-    for kind in vocabulary.KINDS.values()
-    if Place.OPEN in kind.happens_in and Effect.ERROR in kind.effects
-)
 MAP = "mmap"
 _KNOWN_PATHS = 1 << 12
 

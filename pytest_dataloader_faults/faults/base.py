@@ -170,10 +170,8 @@ class Place(Flag):
 
 
 class Effect(Flag):
-    """What a fault does to whom it happens to."""
+    """What a fault does to whom it happens to, apart from an error."""
 
-    ERROR = auto()
-    """A call fails, by *errno* if the fault has one."""
     BAD_DATA = auto()
     """A call transfers too few bytes or wrong ones, without an error."""
     DELAY = auto()
@@ -217,10 +215,11 @@ class Fault(allow.Checked):
     _rules: ClassVar = _RULES
     happens_in: ClassVar[Place]
     """Where faults of the kind can happen; see ``places`` for those of a single fault."""
-    effects: ClassVar[Effect]
+    effects: ClassVar = Effect(0)
+    """What it does apart from an error."""
     globs_of: ClassVar[Mapping[str, Place]] = {"path": ~Place(0)}
     """The arguments that are globs, and where the operations are that each is about."""
-    needs_worker: ClassVar[bool]
+    needs_worker: ClassVar = True
     """It cannot happen in the main process, as with ``num_workers=0``."""
     operation: ClassVar[str] = ""
     """What workers do to its files: see ``WorkerFacts.counts_of``."""
@@ -311,14 +310,7 @@ _Kind = TypeVar("_Kind", bound=Fault)
 
 
 def kind(fault_kind: type[_Kind]) -> type[_Kind]:
-    """Enter a kind of fault in ``KINDS``; for each class that is not only a base of others.
-
-    Raises:
-        TypeError: It, or a base of it, does not state a fact.
-    """
-    facts = ("happens_in", "effects", "needs_worker")
-    if missing := [name for name in facts if not hasattr(fault_kind, name)]:
-        raise TypeError(f"{fault_kind.__name__} must state {', '.join(missing)}: see Fault")
+    """Enter a kind of fault in ``KINDS``; for each class that is not only a base of others."""
     KINDS[fault_kind.__name__] = fault_kind
     return fault_kind
 
@@ -328,6 +320,7 @@ class FileFault(Fault):
     """A file fault, which has a *path*."""
 
     __slots__ = ()
+    needs_worker: ClassVar = False
     path: Globs = "*"
 
 
@@ -351,8 +344,6 @@ class FailedCall(Triggered, FileFault):
     """A fault by which a call about a file or a folder fails with *errno*."""
 
     __slots__ = ()
-    effects: ClassVar = Effect.ERROR
-    needs_worker: ClassVar = False
     errno: int = _errno.EIO
     nth: int = 1
     times: int | None = None

@@ -26,7 +26,6 @@ class NetworkFault(Fault):
     """A connection fault: its *path* matches TCP connections, such as ``"tcp://192.0.2.1:443"``."""
 
     __slots__ = ()
-    needs_worker: ClassVar = True
     operation: ClassVar = "connections"
     path: Globs = "tcp://*"
 
@@ -41,7 +40,6 @@ class ConnectError(Triggered, NetworkFault):
     """Connecting to a matching address fails with ``errno``, by default ECONNREFUSED."""
 
     happens_in: ClassVar = Place.CONNECT
-    effects: ClassVar = Effect.ERROR
     errno: int = _errno.ECONNREFUSED
     nth: int = 1
     times: int | None = None
@@ -72,7 +70,6 @@ class ConnectionReset(_TruncatedResponse):
     keep-alive connection has several. Responses of *after* bytes or fewer do not count.
     """
 
-    effects: ClassVar = Effect.BAD_DATA | Effect.ERROR
     errno = _errno.ECONNRESET
 
 
@@ -107,7 +104,6 @@ class HttpError(Triggered, NetworkFault):
     """
 
     happens_in: ClassVar = Place.ANSWER
-    effects: ClassVar = Effect.ERROR
     _rules: ClassVar = {
         **NetworkFault._rules,
         "status": allow.ArgumentRule(_is_status, "200, or an HTTP status from 400 to 599"),

@@ -96,7 +96,6 @@ class ShortRead(ShortCall):
     """
 
     happens_in: ClassVar = Place.READ
-    needs_worker: ClassVar = False
     call: ClassVar = "read"
     operation: ClassVar = "reads"
 
@@ -114,7 +113,6 @@ class TruncatedFile(InWorkers, FileFault):
     happens_in: ClassVar = Place.DESCRIPTOR | Place.STAT
     effects: ClassVar = Effect.BAD_DATA | Effect.LASTING
     is_at_rest: ClassVar = True
-    needs_worker: ClassVar = False
     operation: ClassVar = "reads"
     keep: float = 0.5
 
@@ -135,7 +133,6 @@ class CorruptedFile(InWorkers, FileFault):
     happens_in: ClassVar = Place.DESCRIPTOR
     effects: ClassVar = Effect.BAD_DATA | Effect.LASTING
     is_at_rest: ClassVar = True
-    needs_worker: ClassVar = False
     operation: ClassVar = "reads"
     flips: int = 1
     seed: int = 0
@@ -158,7 +155,7 @@ class ClosedDescriptor(Triggered, FileFault):
     """
 
     happens_in: ClassVar = Place.DESCRIPTOR
-    effects: ClassVar = Effect.ERROR | Effect.LASTING
+    effects: ClassVar = Effect.LASTING
     needs_worker: ClassVar = True
     operation: ClassVar = "reads"
     errno = _errno.EBADF
@@ -184,7 +181,6 @@ class SlowRead(Triggered, FileFault):
 
     happens_in: ClassVar = Place.READ | Place.ANSWER
     effects: ClassVar = Effect.DELAY
-    needs_worker: ClassVar = False
     operation: ClassVar = "reads"
     seconds: float = 0.5
     nth: int = 1
@@ -237,7 +233,6 @@ class ShortWrite(ShortCall):
     """
 
     happens_in: ClassVar = Place.WRITE
-    needs_worker: ClassVar = False
     call: ClassVar = "write"
     operation: ClassVar = "writes"
 
@@ -256,7 +251,6 @@ class ListingOrder(InWorkers, FileFault):
 
     happens_in: ClassVar = Place.LISTING
     effects: ClassVar = Effect.ORDER
-    needs_worker: ClassVar = False
     operation: ClassVar = "listings"
     order: str = "reversed"
     _: KW_ONLY
@@ -293,7 +287,6 @@ class StrayEntry(InWorkers, FileFault):
     happens_in: ClassVar = Place.OPEN | Place.STAT | Place.LISTING
     effects: ClassVar = Effect.BAD_DATA
     is_at_rest: ClassVar = True
-    needs_worker: ClassVar = False
     operation: ClassVar = "listings"
     name: str = ".DS_Store"
 

@@ -30,7 +30,6 @@ class InOneWorker(Fault):
 
     __slots__ = ()
     happens_in: ClassVar = Place.FETCH
-    needs_worker: ClassVar = True
     at: int
     worker: int | None
     sample: int | None
@@ -139,8 +138,7 @@ class DescriptorExhaustion(InWorkers):
     """
 
     happens_in: ClassVar = Place.ALLOCATION | Place.FETCH
-    effects: ClassVar = Effect.ERROR | Effect.SCARCITY
-    needs_worker: ClassVar = True
+    effects: ClassVar = Effect.SCARCITY
     operation: ClassVar = "opens"
     errno = _errno.EMFILE
     headroom: int = 0
@@ -157,8 +155,7 @@ class SharedMemoryExhaustion(Triggered):
     """
 
     happens_in: ClassVar = Place.RESERVATION
-    effects: ClassVar = Effect.ERROR | Effect.SCARCITY
-    needs_worker: ClassVar = True
+    effects: ClassVar = Effect.SCARCITY
     errno = _errno.ENOSPC
     nth: int = 1
     times: int | None = None
@@ -180,7 +177,7 @@ class LockError(FailedCall):
     """
 
     happens_in: ClassVar = Place.LOCK
-    effects: ClassVar = Effect.ERROR | Effect.DELAY
+    effects: ClassVar = Effect.DELAY
     operation: ClassVar = "locks"
     _rules: ClassVar = {
         **FileFault._rules,
@@ -223,8 +220,6 @@ class MemoryExhaustion(Triggered):
         ),
     }
     happens_in: ClassVar = Place.MEMORY | Place.FETCH
-    effects: ClassVar = Effect.ERROR
-    needs_worker: ClassVar = True
     errno = _errno.ENOMEM
     min_bytes: int = _DEFAULT_BYTES
     nth: int = 1
@@ -245,8 +240,6 @@ class ThreadExhaustion(Triggered):
     """
 
     happens_in: ClassVar = Place.START
-    effects: ClassVar = Effect.ERROR
-    needs_worker: ClassVar = True
     operation: ClassVar = "starts"
     errno = _errno.EAGAIN
     nth: int = 1

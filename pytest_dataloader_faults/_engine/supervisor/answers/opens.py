@@ -12,12 +12,12 @@ from pytest_dataloader_faults._engine.file_copies import FileCopies, reopen
 from pytest_dataloader_faults._engine.kernel import caller
 from pytest_dataloader_faults._engine.kernel.caller import INVISIBLE, PathRequest, Syscall
 from pytest_dataloader_faults._engine.kernel.syscalls import write_stat
-from pytest_dataloader_faults._engine.policy import OPEN_FAULTS, Operation
+from pytest_dataloader_faults._engine.policy import Operation
 from pytest_dataloader_faults._engine.supervisor.answers.services import SupervisorServices
 from pytest_dataloader_faults._engine.supervisor.races import OpenCall
 from pytest_dataloader_faults._engine.supervisor.worker_state import WorkerState
 from pytest_dataloader_faults._engine.system import proc
-from pytest_dataloader_faults.faults import SharedMemoryExhaustion, TruncatedFile
+from pytest_dataloader_faults.faults import OpenError, SharedMemoryExhaustion, TruncatedFile
 from pytest_dataloader_faults.faults.base import Place
 
 _MOST_NUMBERS = 1 << 20
@@ -93,7 +93,7 @@ def _on_data_open(
     operation = Operation(call.name, request.path, call.pid)
     if file is not None:
         worker.count(request.path, "opens")
-    if fault := worker.fire_first_due(OPEN_FAULTS, operation):
+    if fault := worker.fire_first_due(OpenError, operation):
         worker.listener.fail(call, fault.errno)
         return True
     if file is None or not may_differ or not os.access(path, os.R_OK, effective_ids=True):
@@ -185,7 +185,7 @@ def on_stat(worker: WorkerState, call: Syscall, _: SupervisorServices) -> bool:
 def _answer_stat(worker: WorkerState, call: Syscall, path: str, pin: int, size: int) -> bool:
     """Answer as the file is under its faults; False if it is there, and has its own size."""
     operation = Operation(call.name, path, call.pid)
-    hiding = worker.fire_first_due(OPEN_FAULTS, operation, lambda fault: fault.hides_file)
+    hiding = worker.fire_first_due(OpenError, operation, lambda fault: fault.hides_file)
     if hiding:
         worker.listener.fail(call, hiding.errno)
         return True
