@@ -111,7 +111,6 @@ class Injection(FaultTotals):
         """Disarm, and take the last report. Raises if the harness failed."""
         client, self._client = self._client, None
         assert client is not None
-        self._monitor.disarm()
         try:
             report = client.report(finish=True)
         finally:

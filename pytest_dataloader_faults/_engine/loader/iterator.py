@@ -104,7 +104,7 @@ class LoaderMonitor:
         if making := self._making[threading.get_ident()]:
             iterator._monitor, iterator._number = self, making[-1][1]
             self._begun = weakref.ref(iterator)
-            _mix_in(iterator, _MonitoredIterator, _MonitoredWorkersIterator)
+            _observe(iterator)
 
     def wait_until_idle(self, patience: float | None = None) -> Idle:
         """Wait until the workers have made every batch of the latest iterator, or hang.
@@ -138,11 +138,6 @@ class LoaderMonitor:
         if fake_files() is None:
             self._session = arm_kernel_session(config, None, 0, bystander=True)
             self.client.config = replace(config, armed=os.getpid())
-
-    def disarm(self) -> None:
-        """The scope ends."""
-        if self._session is not None:
-            self._session.disarm()
 
     def _arm_this_process(self) -> None:
         if not self.may_arm_own_process:
@@ -203,25 +198,18 @@ def _enter_step() -> Iterator[None]:
         _stepping.depth -= 1
 
 
-class _UnderTest:
-    """Mixed into all iterators of the loader under test."""
-
-    is_under_test = True
-
-    def __next__(self) -> Any:
-        with _enter_step():
-            return super().__next__()  # type: ignore[misc]  # of torch's iterator
-
-
-def _mix_in(iterator: Any, mixin: type, with_workers: type) -> None:
-    """Mix *mixin* into *iterator*, or *with_workers* if it will have some."""
-    has_workers = hasattr(iterator, "_try_put_index")
-    iterator.__class__ = _mixed_class(with_workers if has_workers else mixin, iterator.__class__)
+def _observe(iterator: Any) -> None:
+    """Have *iterator* report to its monitor, or its listener, or both."""
+    if not isinstance(iterator, _ObservedIterator):
+        has_workers = hasattr(iterator, "_try_put_index")
+        mixin = _ObservedWorkersIterator if has_workers else _ObservedIterator
+        iterator.__class__ = _mixed_class(mixin, iterator.__class__)
+        iterator._draws = {}
 
 
 @functools.cache
 def _mixed_class(mixin: Any, base: Any) -> Any:
-    return type(f"Monitored{base.__name__.removeprefix('Monitored')}", (mixin, base), {})
+    return type(f"Observed{base.__name__}", (mixin, base), {})
 
 
 class _PreparedInit:
@@ -252,22 +240,6 @@ def _iterators_prepared_by(prepare: _Prepare) -> Iterator[None]:
         _BaseDataLoaderIter.__init__ = original  # type: ignore[method-assign]
 
 
-class _MonitoredIterator(_UnderTest):
-    """Mixed into torch's iterators while faults are armed."""
-
-    _monitor: LoaderMonitor
-
-    def __next__(self) -> Any:
-        try:
-            return super().__next__()
-        except StopIteration:
-            raise
-        except Exception as error:
-            self._monitor.record_error(error)
-            _break_cycle(error)
-            raise
-
-
 def _break_cycle(error: Exception) -> None:
     """Have *error* refer to itself no longer, so that the iterator goes with the last use of it.
 
@@ -280,50 +252,6 @@ def _break_cycle(error: Exception) -> None:
         if place.tb_frame.f_code is ExceptionWrapper.reraise.__code__:
             place.tb_frame.clear()
         place = place.tb_next
-
-
-class _MonitoredWorkersIterator(_MonitoredIterator):
-    """Mixed into those that have workers."""
-
-    _number: int
-    _epoch = 0
-    _sent: Counter[int]
-    _ordinals: dict[int, tuple[int, int]]
-    _send_idx: int
-    _rcvd_idx: int
-    _task_info: dict[int, Any]
-    _index_queues: list[Any]
-
-    def _reset(self, *args: Any, **kwargs: Any) -> None:
-        self._epoch += 1
-        self._sent, self._ordinals = Counter(), {}
-        super()._reset(*args, **kwargs)  # type: ignore[misc]
-
-    def _try_put_index(self) -> None:
-        index = self._send_idx
-        super()._try_put_index()  # type: ignore[misc]
-        if self._send_idx > index:
-            worker = self._task_info[index][0]
-            self._sent[worker] += 1
-            self._ordinals[index] = (worker, self._sent[worker])
-
-    def _get_data(self) -> Any:
-        if self._monitor.reports_awaited and self._rcvd_idx in self._ordinals:
-            worker, nth = self._ordinals[self._rcvd_idx]
-            self._monitor.client.send(AwaitingBatch(self._number, worker, self._epoch, nth))
-        return super()._get_data()  # type: ignore[misc]
-
-    def _try_get_data(self, *args: Any, **kwargs: Any) -> Any:
-        result = super()._try_get_data(*args, **kwargs)  # type: ignore[misc]
-        if not result[0]:  # Nothing arrived for 5 s. Workers may be waiting for the supervisor.
-            self._monitor.client.require_running()
-        return result
-
-    def _shutdown_workers(self) -> None:
-        # As torch's own does: nothing at the interpreter's exit, when this module may be cleared.
-        if torch_utils is not None and torch_utils.python_exit_status is False:
-            self._monitor.client.send(ReleaseLoader(self._number))
-        super()._shutdown_workers()  # type: ignore[misc]
 
 
 class IteratorListener:
@@ -355,22 +283,38 @@ def listen_to_iterators(listener: IteratorListener) -> Iterator[None]:
     """Have each iterator that is created in this scope call *listener* while it lives."""
 
     def prepare(iterator: Any) -> None:
-        iterator._listener, iterator._draws = listener, {}
+        iterator._listener = listener
         listener.on_begin(iterator)
-        _mix_in(iterator, _HeardIterator, _HeardWorkersIterator)
+        _observe(iterator)
 
     with _iterators_prepared_by(prepare):
         yield
 
 
-class _HeardIterator(_UnderTest):
-    """Mixed into torch's iterators in a trial."""
+class _ObservedIterator:
+    """Mixed into all iterators of the loader under test: under faults, in a trial, or both."""
 
-    _listener: IteratorListener
+    is_under_test = True
+    _monitor: LoaderMonitor | None = None
+    """Under faults."""
+    _listener = IteratorListener()
+    """In a trial."""
     _dataset: Any
     _auto_collation: bool
     _draws: dict[int, Any]
     """By the number of the batch: what ``on_draw`` returned, until the batch arrives."""
+
+    def __next__(self) -> Any:
+        try:
+            with _enter_step():
+                return super().__next__()  # type: ignore[misc]  # of torch's iterator
+        except StopIteration:
+            raise
+        except Exception as error:
+            if self._monitor is not None:
+                self._monitor.record_error(error)
+                _break_cycle(error)
+            raise
 
     def _next_index(self) -> Any:
         with _enter_step():
@@ -390,17 +334,25 @@ class _HeardIterator(_UnderTest):
         return batch
 
 
-class _HeardWorkersIterator(_HeardIterator):
+class _ObservedWorkersIterator(_ObservedIterator):
     """Mixed into those that have workers."""
 
-    _data_queue: Any
-    _in_order = True
+    _number: int
+    _epoch = 0
+    _sent: Counter[int]
+    _ordinals: dict[int, tuple[int, int]]
     _number_of_last: int | None = None
+    _in_order = True
+    _data_queue: Any
     _send_idx: int
+    _rcvd_idx: int
+    _task_info: dict[int, Any]
     _workers: list[Any]
     _workers_status: list[bool]
 
     def _reset(self, *args: Any, **kwargs: Any) -> None:
+        self._epoch += 1
+        self._sent, self._ordinals = Counter(), {}
         # Weakly: an iterator that is part of a cycle ends its workers late (see _break_cycle).
         find = weakref.WeakMethod(self._expected)
         expected = functools.partial(_call_if_alive, find)
@@ -417,12 +369,31 @@ class _HeardWorkersIterator(_HeardIterator):
     def _number_of_next(self) -> int:
         return self._send_idx
 
+    def _try_put_index(self) -> None:
+        index = self._send_idx
+        super()._try_put_index()  # type: ignore[misc]
+        if self._send_idx > index:
+            worker = self._task_info[index][0]
+            self._sent[worker] += 1
+            self._ordinals[index] = (worker, self._sent[worker])
+
     def _next_data(self) -> Any:
-        return super(_HeardIterator, self)._next_data()  # type: ignore[misc]
+        return super(_ObservedIterator, self)._next_data()  # type: ignore[misc]
 
     def _get_data(self) -> Any:
+        monitor = self._monitor
+        if monitor and monitor.reports_awaited and self._rcvd_idx in self._ordinals:
+            worker, nth = self._ordinals[self._rcvd_idx]
+            monitor.client.send(AwaitingBatch(self._number, worker, self._epoch, nth))
         result = super()._get_data()  # type: ignore[misc]
         self._number_of_last = result[0]
+        return result
+
+    def _try_get_data(self, *args: Any, **kwargs: Any) -> Any:
+        result = super()._try_get_data(*args, **kwargs)  # type: ignore[misc]
+        # If nothing arrived for 5 s, workers may be waiting for the supervisor.
+        if self._monitor and not result[0]:
+            self._monitor.client.require_running()
         return result
 
     def _process_data(self, data: Any, worker: int, *arguments: Any) -> Any:
@@ -432,6 +403,12 @@ class _HeardWorkersIterator(_HeardIterator):
             batch = super()._process_data(data, worker, *arguments)  # type: ignore[misc]
         self._listener.on_batch(worker, draw, batch)
         return batch
+
+    def _shutdown_workers(self) -> None:
+        # As torch's own does: nothing at the interpreter's exit, when this module may be cleared.
+        if self._monitor and torch_utils is not None and torch_utils.python_exit_status is False:
+            self._monitor.client.send(ReleaseLoader(self._number))
+        super()._shutdown_workers()  # type: ignore[misc]
 
 
 def _call_if_alive(find: Callable[[], Callable[[], list[Any]] | None]) -> list[Any]:

@@ -49,12 +49,10 @@ class WorkerSession(FetchListener):
         self._epoch = self._fetch = 0
 
     def restart(self) -> None:
-        """Count the fetches of an epoch from 1."""
         self._epoch += 1
         self._fetch = 0
 
     def begin(self) -> None:
-        """A fetch starts."""
         self._fetch += 1
         if self._allocations and self._is_here:
             self._allocations.prepare(self._send)
@@ -69,15 +67,10 @@ class WorkerSession(FetchListener):
             self._wait_to_proceed()
 
     def end(self, *, ended: bool) -> None:
-        """The fetch is over; *ended*: it was the last one."""
         self._send(protocol.FetchFinished(self._fetch, ended, _settings()))
 
     def idle(self) -> None:
-        """The worker will not start a fetch."""
         self._send(protocol.WorkerIdle())
-
-    def disarm(self) -> None:
-        """The scope ends. Called if this process outlives it."""
 
     @property
     def _is_here(self) -> bool:
