@@ -43,40 +43,26 @@ class Role(Enum):
     """It changes which file a path means to a process, and whether it may open it."""
     STARTS = auto()
     """It starts a thread or a process, as its flags say, perhaps with other files."""
-    FORKS = auto()
-    """It starts a process."""
     ALLOCATES = auto()
     """It makes a descriptor of something else than a file with a path."""
-    STATS = auto()
-    """It examines a file by its path."""
+    EXAMINES = auto()
+    """It examines a file by its path, or reads or changes its attributes: mode, owner, times..."""
     LISTS = auto()
     """It lists the folder of the descriptor that is its first argument."""
-    CHECKS = auto()
-    """It checks by its path whether a file exists and may be used."""
     GROWS = auto()
     """It gets memory that no file backs, or makes reserved memory usable."""
-    ATTRIBUTES = auto()
-    """It reads or changes attributes of a file by its path: its mode, owner, times and so on."""
     RESERVES = auto()
     """It reserves space for a file; torch reserves shared memory with it."""
     CHANGES = auto()
     """It changes which names a folder has, or takes bytes from a file."""
 
 
-class Buffers(Enum):
-    """How the second and third argument of a call name the memory that it reads or writes."""
-
-    ONE = auto()
-    """An address and a length."""
-    SEVERAL = auto()
-    """The address of an array of struct iovec, and how many they are."""
-
-
 class Call(NamedTuple):
     """One system call.
 
     *reads_fd*, *writes_fd*: the descriptor of the file that it reads from, or writes to.
-    *buffers*: how it names its memory; None if neither length nor data can be known.
+    *buffers*: how its second and third argument name its memory, by an address and a length, or by
+    the address of an array of struct iovec and its length; "" if neither length nor data is known.
     *offset_at*: where in the file, if it does not use the offset of the descriptor.
     *has_data*: it moves data; otherwise it reserves space, or makes earlier writes durable.
     *path_at*: the path; an argument before it is the folder that it is relative to.
@@ -88,7 +74,7 @@ class Call(NamedTuple):
     role: Role
     reads_fd: int | None = None
     writes_fd: int | None = None
-    buffers: Buffers | None = None
+    buffers: str = ""
     offset_at: int | None = None
     has_data: bool = True
     path_at: int | None = None
@@ -100,12 +86,12 @@ class Call(NamedTuple):
     @property
     def reads_into_buffers(self) -> bool:
         """Whether it is a read that can be short: its offset and its length are known."""
-        return self.reads_fd is not None and self.buffers is not None
+        return self.reads_fd is not None and self.buffers != ""
 
     @property
     def writes_buffers(self) -> bool:
         """Whether it is a write that can be short: its length is known."""
-        return self.writes_fd is not None and self.buffers is not None
+        return self.writes_fd is not None and self.buffers != ""
 
     @property
     def shares_offset(self) -> bool:
@@ -113,7 +99,7 @@ class Call(NamedTuple):
         return self.reads_into_buffers and self.offset_at is None
 
 
-_ONE, _SEVERAL = Buffers.ONE, Buffers.SEVERAL
+_ONE, SEVERAL = "one", "several"
 _IDENTITY = (
     *("chroot", "pivot_root", "unshare", "setns", "capset", "prctl"),
     *("setuid", "setgid", "setreuid", "setregid", "setresuid", "setresgid", "setfsuid"),
@@ -139,18 +125,18 @@ CALLS = {
     "openat2": Call(Role.OPENS, path_at=1, flags_at=2),
     "read": Call(Role.TRANSFERS, reads_fd=0, buffers=_ONE),
     "pread64": Call(Role.TRANSFERS, reads_fd=0, buffers=_ONE, offset_at=3),
-    "readv": Call(Role.TRANSFERS, reads_fd=0, buffers=_SEVERAL),
-    "preadv": Call(Role.TRANSFERS, reads_fd=0, buffers=_SEVERAL, offset_at=3),
-    "preadv2": Call(Role.TRANSFERS, reads_fd=0, buffers=_SEVERAL, offset_at=3, flags_at=5),
+    "readv": Call(Role.TRANSFERS, reads_fd=0, buffers=SEVERAL),
+    "preadv": Call(Role.TRANSFERS, reads_fd=0, buffers=SEVERAL, offset_at=3),
+    "preadv2": Call(Role.TRANSFERS, reads_fd=0, buffers=SEVERAL, offset_at=3, flags_at=5),
     "mmap": Call(Role.TRANSFERS, reads_fd=4, writes_fd=4),
     "sendfile": Call(Role.TRANSFERS, reads_fd=1, writes_fd=0),
     "copy_file_range": Call(Role.TRANSFERS, reads_fd=0, writes_fd=2),
     "splice": Call(Role.TRANSFERS, reads_fd=0, writes_fd=2),
     "write": Call(Role.TRANSFERS, writes_fd=0, buffers=_ONE),
     "pwrite64": Call(Role.TRANSFERS, writes_fd=0, buffers=_ONE, offset_at=3),
-    "writev": Call(Role.TRANSFERS, writes_fd=0, buffers=_SEVERAL),
-    "pwritev": Call(Role.TRANSFERS, writes_fd=0, buffers=_SEVERAL, offset_at=3),
-    "pwritev2": Call(Role.TRANSFERS, writes_fd=0, buffers=_SEVERAL, offset_at=3, flags_at=5),
+    "writev": Call(Role.TRANSFERS, writes_fd=0, buffers=SEVERAL),
+    "pwritev": Call(Role.TRANSFERS, writes_fd=0, buffers=SEVERAL, offset_at=3),
+    "pwritev2": Call(Role.TRANSFERS, writes_fd=0, buffers=SEVERAL, offset_at=3, flags_at=5),
     "fallocate": Call(Role.RESERVES, writes_fd=0, has_data=False),
     "fsync": Call(Role.TRANSFERS, writes_fd=0, has_data=False),
     "fdatasync": Call(Role.TRANSFERS, writes_fd=0, has_data=False),
@@ -167,21 +153,20 @@ CALLS = {
     "open_by_handle_at": Call(Role.UNOBSERVABLE),
     "connect": Call(Role.CONNECTS),
     **dict.fromkeys(_IDENTITY, Call(Role.CHANGES_IDENTITY)),
-    **dict.fromkeys(("clone", "clone3"), Call(Role.STARTS)),
-    **dict.fromkeys(("fork", "vfork"), Call(Role.FORKS)),
+    **dict.fromkeys(("clone", "clone3", "fork", "vfork"), Call(Role.STARTS)),
     **dict.fromkeys(("socket", "socketpair", "pipe2", "memfd_create"), Call(Role.ALLOCATES)),
-    "stat": Call(Role.STATS, path_at=0, result_at=1),
-    "lstat": Call(Role.STATS, path_at=0, result_at=1),
-    "newfstatat": Call(Role.STATS, path_at=1, flags_at=3, result_at=2),
-    "statx": Call(Role.STATS, path_at=1, flags_at=2, result_at=4),
+    "stat": Call(Role.EXAMINES, path_at=0, result_at=1),
+    "lstat": Call(Role.EXAMINES, path_at=0, result_at=1),
+    "newfstatat": Call(Role.EXAMINES, path_at=1, flags_at=3, result_at=2),
+    "statx": Call(Role.EXAMINES, path_at=1, flags_at=2, result_at=4),
     "getdents64": Call(Role.LISTS),
-    "access": Call(Role.CHECKS, path_at=0),
-    "faccessat": Call(Role.CHECKS, path_at=1),
-    "faccessat2": Call(Role.CHECKS, path_at=1, flags_at=3),
-    **dict.fromkeys(_ATTRIBUTES, Call(Role.ATTRIBUTES, path_at=0)),
-    **dict.fromkeys(("readlinkat", "fchmodat"), Call(Role.ATTRIBUTES, path_at=1)),
-    "fchownat": Call(Role.ATTRIBUTES, path_at=1, flags_at=4),
-    "utimensat": Call(Role.ATTRIBUTES, path_at=1, flags_at=3),
+    "access": Call(Role.EXAMINES, path_at=0),
+    "faccessat": Call(Role.EXAMINES, path_at=1),
+    "faccessat2": Call(Role.EXAMINES, path_at=1, flags_at=3),
+    **dict.fromkeys(_ATTRIBUTES, Call(Role.EXAMINES, path_at=0)),
+    **dict.fromkeys(("readlinkat", "fchmodat"), Call(Role.EXAMINES, path_at=1)),
+    "fchownat": Call(Role.EXAMINES, path_at=1, flags_at=4),
+    "utimensat": Call(Role.EXAMINES, path_at=1, flags_at=3),
     "unlink": Call(Role.CHANGES, path_at=0),
     "unlinkat": Call(Role.CHANGES, path_at=1, flags_at=2),
     "rmdir": Call(Role.CHANGES, path_at=0),
@@ -215,15 +200,13 @@ def writing_calls() -> list[str]:
     return [name for name, call in CALLS.items() if call.writes_fd is not None]
 
 
-BY_PATH = (Role.STATS, Role.CHECKS, Role.ATTRIBUTES)
 _NEEDED_FOR = {
     Role.ALLOCATES: Place.ALLOCATION,
     Role.DUPLICATES: Place.ALLOCATION | Place.LOCK,
     Role.LOCKS: Place.LOCK | Place.READ,
-    **dict.fromkeys(BY_PATH, Place.STAT),
+    Role.EXAMINES: Place.STAT,
     Role.RESERVES: Place.RESERVATION,
     Role.LISTS: Place.LISTING,
-    Role.FORKS: Place.START,
     Role.GROWS: Place.MEMORY,
     Role.CHANGES: Place.CHANGE,
 }
@@ -318,9 +301,10 @@ def _on_request(name: str) -> bytes:
 
 def _on_start(name: str, needs: FilterRequirements) -> bytes:
     """Notify if *name* may make namespaces or, if *needs* say so, of each thread and process."""
-    if name != "clone" or Place.START in needs.places:
+    if name == "clone3" or Place.START in needs.places:
         return _NOTIFY  # Of clone3(2), the flags are in memory.
-    return _argument(0) + _instruction(_JSET, _NEW_NAMESPACES, 1, 0) + _ALLOW + _NOTIFY
+    on_namespaces = _argument(0) + _instruction(_JSET, _NEW_NAMESPACES, 1, 0) + _ALLOW + _NOTIFY
+    return on_namespaces if name == "clone" else _ALLOW
 
 
 def _on_change(name: str, number: int) -> bytes:
@@ -388,7 +372,7 @@ def _body(name: str, needs: FilterRequirements) -> bytes:
         return _on_request(name)
     if call.role is Role.STARTS:
         return _on_start(name, needs)
-    if call.role in BY_PATH:
+    if call.role is Role.EXAMINES:
         return _allow_flag(call.flags_at, linux.AT_EMPTY_PATH) + _NOTIFY
     if call.role is Role.DUPLICATES:
         return _on_duplicate(name) if Place.ALLOCATION in needs.places else _ALLOW

@@ -28,7 +28,7 @@ from pytest_dataloader_faults._engine.kernel.caller import (
     reopen_at_offset,
     to_signed,
 )
-from pytest_dataloader_faults._engine.kernel.calls import Buffers
+from pytest_dataloader_faults._engine.kernel.calls import SEVERAL
 from pytest_dataloader_faults._engine.kernel.linux import Ioctl
 from pytest_dataloader_faults._engine.system import proc
 
@@ -233,7 +233,7 @@ def _offset(call: Syscall) -> int | None:
 
 def _buffers(call: Syscall) -> list[tuple[int, int]]:
     """The address and the length of each buffer."""
-    if call.facts.buffers is Buffers.ONE:
+    if call.facts.buffers != SEVERAL:
         return [(call.arguments[1], call.arguments[2])]
     address, length = call.arguments[1], call.arguments[2] * _IOVEC.size
     data = b"".join(

@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from pytest_dataloader_faults._engine import protocol
 from pytest_dataloader_faults._engine.kernel.caller import Syscall
+from pytest_dataloader_faults._engine.kernel.calls import Role
 from pytest_dataloader_faults._engine.kernel.linux import raw_call
 from pytest_dataloader_faults._engine.plan import FaultPlan
 from pytest_dataloader_faults._engine.supervisor.events import Timers
@@ -29,12 +30,6 @@ from pytest_dataloader_faults.wire import Firing
 _MOST = 20
 """Refusals that are noted."""
 _BETWEEN_LOOKS = 0.01
-_UNSEEN_USES = ("io_uring_setup", "io_setup", "open_by_handle_at")
-"""By these, a process opens or uses files without a path or a call that a filter sees.
-
-Libraries can do without them: Docker's default profile refuses the first and the last one, and a
-kernel may lack the second one.
-"""
 
 
 class SharedFiles(NamedTuple):
@@ -85,7 +80,10 @@ class Refusals:
 
     def refuse(self, worker: WorkerState, call: Syscall) -> bool:
         """Let *call* fail if it would change files for good, or could do so unseen."""
-        if (self._has_faults or call.tree) and call.name in _UNSEEN_USES:
+        # By such a call, a process opens or uses files without a path or a call that a filter sees.
+        # Libraries can do without: Docker's default profile refuses the first and the last one, and
+        # a kernel may lack the second one.
+        if (self._has_faults or call.tree) and call.facts.role is Role.UNOBSERVABLE:
             worker.listener.fail(call, errno.EPERM)
             return True
         loss = self._protection.find_loss(worker, call)

@@ -45,9 +45,9 @@ def _note_change(worker: WorkerState, _call: Syscall, _services: SupervisorServi
 _ANSWERS: dict[Role, tuple[CallAnswer, ...]] = {
     Role.OPENS: (on_stray, on_open),
     Role.TRANSFERS: (on_read,),
-    **dict.fromkeys((Role.STATS, Role.CHECKS, Role.ATTRIBUTES), (on_stray, on_stat)),
+    Role.EXAMINES: (on_stray, on_stat),
     **dict.fromkeys((Role.DUPLICATES, Role.LOCKS), (on_lock,)),
-    **dict.fromkeys((Role.STARTS, Role.FORKS), (on_start,)),
+    Role.STARTS: (on_start,),
     Role.LISTS: (on_list,),
     Role.CONNECTS: (on_connect,),
     Role.RESERVES: (on_fallocate,),
