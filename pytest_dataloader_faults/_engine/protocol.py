@@ -41,9 +41,7 @@ To the journal       When; only in a trial, whose warden and pytest read it
 
 (1) Only if a fault may affect a worker when a batch or a sample starts (``Plan.needs.fetches``).
 
-Before ``Proceed`` the supervisor may send ``ExitNow``, ``DieWhileSending`` or ``Block``: the worker
-does that itself. With ``has_more``, another ``Proceed`` follows: the number of descriptors in a
-message is limited.
+With ``has_more``, another ``Proceed`` follows: the number of descriptors in a message is limited.
 """
 
 from __future__ import annotations
@@ -63,7 +61,8 @@ from typing import Any, NamedTuple, TypeAlias, get_args
 
 from pytest_dataloader_faults import wire
 from pytest_dataloader_faults._engine.fake import FakeTree
-from pytest_dataloader_faults._engine.plan import FaultPlan, FilterRequirements
+from pytest_dataloader_faults._engine.kernel.calls import FilterRequirements
+from pytest_dataloader_faults._engine.plan import FaultPlan
 from pytest_dataloader_faults._engine.system.temporary import (
     AnonymousFile,
     OwnedDescriptor,
@@ -375,13 +374,17 @@ class WorkerArmed(NamedTuple):
     at: float
 
 
-CLOSE, REPLACE, REMAP = "close", "replace", "remap"
+CLOSE, REPLACE, REMAP, EXIT, DIE = "close", "replace", "remap", "exit", "die"
 Order: TypeAlias = tuple[str, int]
-"""What to do, and to which descriptor or, to remap, to which place in ``Hello.mapped``."""
+"""What to do, and a number.
+
+Close or replace this descriptor, remap this one of ``Hello.mapped``, exit with this status, or die
+by this signal halfway through the next batch that is sent to the loader.
+"""
 
 
 class Proceed(NamedTuple):
-    """Do this to your own descriptors and mappings, then continue.
+    """Obey these *orders*, then continue.
 
     For each one to replace or remap, a descriptor is attached, in their order. *armed*: whether the
     worker is still followed. *over*: whether faults have ended.
@@ -393,22 +396,6 @@ class Proceed(NamedTuple):
     has_more: bool = False
 
 
-class ExitNow(NamedTuple):
-    """Exit with this status."""
-
-    code: int
-
-
-class DieWhileSending(NamedTuple):
-    """Die by this signal halfway through the next batch that is sent to the loader."""
-
-    signal: int
-
-
-class Block(NamedTuple):
-    """Wait for ``Proceed``, which is sent when the loader gives up."""
-
-
 FromLoader: TypeAlias = (
     Configure | AwaitingBatch | ReleaseLoader | WaitUntilIdle | EndFaults | DatasetMade | GetReport
 )
@@ -416,8 +403,6 @@ ToLoader: TypeAlias = Done | Idle | WorkerReports
 OfFetches: TypeAlias = FetchStarted | SampleStarted | FetchFinished | WorkerIdle
 FromWorker: TypeAlias = Hello | OfFetches | TakesFreeMemory
 ToJournal: TypeAlias = WorkerArmed | WorkerReports | FileEvent
-Task: TypeAlias = ExitNow | DieWhileSending | Block
-Message: TypeAlias = FromLoader | ToLoader | FromWorker | Proceed | Task
 wire.register(*get_args(ToJournal))
 
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from pytest_dataloader_faults._engine.loader.iterator import LoaderMonitor
     from pytest_dataloader_faults._engine.plan import FaultPlan
     from pytest_dataloader_faults._engine.protocol import SupervisorHandle, WorkerReports
-    from pytest_dataloader_faults._engine.worker.session import WorkerSession
+    from pytest_dataloader_faults._engine.worker.arm import WorkerSession
 
 
 class FaultTotals:
@@ -181,7 +181,7 @@ def protect_files(supervisor: SupervisorHandle) -> WorkerSession | None:
         return None
     from pytest_dataloader_faults._engine.plan import FaultPlan
     from pytest_dataloader_faults._engine.protocol import WorkerConfig
-    from pytest_dataloader_faults._engine.worker.session import arm_kernel_session
+    from pytest_dataloader_faults._engine.worker.arm import arm_kernel_session
 
     plan = FaultPlan((), protects=True)
     config = WorkerConfig(supervisor.door, supervisor.pid, plan)

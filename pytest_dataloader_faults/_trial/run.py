@@ -28,9 +28,8 @@ from pytest_dataloader_faults._engine.loader.iterator import (
 from pytest_dataloader_faults._engine.protocol import SupervisorHandle
 from pytest_dataloader_faults._engine.scope import Injection, open_scope, protect_files
 from pytest_dataloader_faults._engine.system.temporary import ClosedByUserError, SharedCount
-from pytest_dataloader_faults._engine.worker.arm import start_unarmed
+from pytest_dataloader_faults._engine.worker.arm import WorkerSession, start_unarmed
 from pytest_dataloader_faults._engine.worker.fetch_hooks import seed_everything, seed_samples
-from pytest_dataloader_faults._engine.worker.session import WorkerSession
 from pytest_dataloader_faults._trial import accelerator, loaders, process_group, resources
 from pytest_dataloader_faults._trial.connections import SharedConnections
 from pytest_dataloader_faults._trial.driver import LoaderDriver, describe_error, idle_at_once

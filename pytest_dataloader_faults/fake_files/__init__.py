@@ -150,7 +150,7 @@ _OF_MULTIPROCESSING = (
 _OUR_FOLDER = (
     *("_trial.child", "battery.checking", "battery.sweeping", "search", "search._runner"),
     *("plugin._fault_check", "_engine.loader.iterator", "_engine"),
-    *("_engine.worker.session", "fake_files"),
+    *("_engine.worker.arm", "fake_files"),
 )
 """Modules that a test may call. After the test, pyfakefs forgets those imported under it."""
 

@@ -16,8 +16,8 @@ from pytest_dataloader_faults._engine.plan import FaultPlan
 from pytest_dataloader_faults._engine.protocol import (
     Channel,
     Done,
-    ExitNow,
     Hello,
+    Proceed,
     SampleStarted,
     TakesFreeMemory,
     packed,
@@ -51,10 +51,10 @@ def test_messages_keep_their_order_and_borders(ends):
     near, far = ends
     assert [] == list(far.arrived())
     for number in range(5):
-        near.send(ExitNow(number))
-    assert [ExitNow(number) for number in range(5)] == list(far.arrived())
-    near.send(ExitNow(5))
-    assert (ExitNow(5), []) == far.receive()
+        near.send(TakesFreeMemory(number))
+    assert [TakesFreeMemory(number) for number in range(5)] == list(far.arrived())
+    near.send(TakesFreeMemory(5))
+    assert (TakesFreeMemory(5), []) == far.receive()
 
 
 @rows("reason", ["", "x" * 100_000])
@@ -158,11 +158,9 @@ MESSAGES = [
     SampleStarted(7, alone=True),
     protocol.FetchFinished(2, ended=False),
     protocol.WorkerIdle(),
-    protocol.Proceed(True, False, (("close", 3), ("replace", 4), ("remap", 0)), has_more=True),
-    protocol.Proceed(False, True),
-    ExitNow(3),
-    protocol.DieWhileSending(9),
-    protocol.Block(),
+    Proceed(True, False, (("close", 3), ("replace", 4), ("remap", 0)), has_more=True),
+    Proceed(False, True),
+    Proceed(True, True, (("exit", 3), ("die", 9))),
 ]
 
 
@@ -175,7 +173,8 @@ def test_a_message_arrives_as_it_was_sent(ends, message):
 
 
 def test_no_message_is_missing_here():
-    assert set(map(type, MESSAGES)) == {*get_args(protocol.Message)}
+    sent = protocol.FromLoader | protocol.ToLoader | protocol.FromWorker
+    assert set(map(type, MESSAGES)) == {*get_args(sent), Proceed}
 
 
 @rows(

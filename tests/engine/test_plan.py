@@ -6,8 +6,14 @@ import time
 
 from pytest_dataloader_faults import wire
 from pytest_dataloader_faults._engine.kernel.calls import CALLS, Role, calls_with_role
-from pytest_dataloader_faults._engine.plan import MAX_FIRINGS, FaultCounter, FaultPlan
-from pytest_dataloader_faults._engine.policy import MAP, Operation, WorkerFaults
+from pytest_dataloader_faults._engine.plan import (
+    MAP,
+    MAX_FIRINGS,
+    FaultCounter,
+    FaultPlan,
+    Operation,
+    WorkerFaults,
+)
 from pytest_dataloader_faults._engine.protocol import WorkerReports
 from pytest_dataloader_faults.faults import (
     ClosedDescriptor,

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from enum import Enum, auto
 from typing import NamedTuple
 
 from pytest_dataloader_faults._engine.kernel import linux
-from pytest_dataloader_faults._engine.plan import FilterRequirements
 from pytest_dataloader_faults._engine.system.libc import Prctl
 from pytest_dataloader_faults.faults.base import Place
 
@@ -242,6 +242,27 @@ def changed_fd(name: str, places: Place) -> int | None:
 #
 # Which file a descriptor is, the program cannot know. So reads of all descriptors are handed over,
 # or none, if no fault and no count is about reads.
+
+
+_NOWHERE = Place(0)
+
+
+@dataclass(frozen=True)
+class FilterRequirements:
+    """What a plan needs from the filter and from the worker. Picklable, for the worker."""
+
+    places: Place = _NOWHERE
+    """Where a call must be seen: where a fault can happen, and what is counted."""
+    memory: int = 0
+    """Calls that get this many bytes of memory or more; 0: none of them."""
+    samples: bool = False
+    """The worker reports each sample that it starts."""
+    fetches: bool = False
+    """A fault may affect a worker when a fetch or a sample starts: it waits there for orders."""
+
+    def with_places(self, places: Place) -> FilterRequirements:
+        """The same, and calls in these *places* are seen as well."""
+        return replace(self, places=self.places | places)
 
 
 _INSTRUCTION = struct.Struct("=HBBI")

@@ -27,8 +27,13 @@ from pytest_dataloader_faults._engine.loader.client import SupervisorClient
 from pytest_dataloader_faults._engine.plan import FaultPlan
 from pytest_dataloader_faults._engine.protocol import AwaitingBatch, Idle, ReleaseLoader
 from pytest_dataloader_faults._engine.system.imports import import_late_modules
-from pytest_dataloader_faults._engine.worker.arm import ArmWorker, arm_worker, observe
-from pytest_dataloader_faults._engine.worker.session import WorkerSession, arm_kernel_session
+from pytest_dataloader_faults._engine.worker.arm import (
+    ArmWorker,
+    WorkerSession,
+    arm_kernel_session,
+    arm_worker,
+    observe,
+)
 from pytest_dataloader_faults.exceptions import InvalidArgumentError
 from pytest_dataloader_faults.outcomes.chains import origin_noted_in, shorten_chain
 

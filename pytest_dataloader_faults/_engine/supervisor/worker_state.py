@@ -15,8 +15,7 @@ from typing import Any, NamedTuple
 from pytest_dataloader_faults._engine import protocol
 from pytest_dataloader_faults._engine.kernel.caller import Identities, PathRequest, Syscall, name_in
 from pytest_dataloader_faults._engine.kernel.syscalls import Entry, Listener
-from pytest_dataloader_faults._engine.plan import FaultPlan
-from pytest_dataloader_faults._engine.policy import WorkerFaults
+from pytest_dataloader_faults._engine.plan import FaultPlan, WorkerFaults
 from pytest_dataloader_faults._engine.protocol import Channel
 from pytest_dataloader_faults._engine.supervisor.events import Action
 from pytest_dataloader_faults._engine.system.proc import file_of, has_lock, link, link_of

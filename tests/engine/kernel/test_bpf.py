@@ -12,6 +12,7 @@ from pytest_dataloader_faults._engine.kernel import linux
 from pytest_dataloader_faults._engine.kernel.caller import Syscall, folder_link
 from pytest_dataloader_faults._engine.kernel.calls import CALLS as KNOWN
 from pytest_dataloader_faults._engine.kernel.calls import (
+    FilterRequirements,
     Role,
     calls_with_role,
     program,
@@ -47,7 +48,6 @@ from pytest_dataloader_faults._engine.kernel.linux import (
     SYSCALLS,
     Return,
 )
-from pytest_dataloader_faults._engine.plan import FilterRequirements
 from pytest_dataloader_faults._engine.system.libc import Prctl
 from pytest_dataloader_faults.faults.base import Place
 from support.kernel_headers import (

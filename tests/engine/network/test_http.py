@@ -10,8 +10,7 @@ import urllib.request
 
 import pytest
 
-from pytest_dataloader_faults._engine.plan import FaultPlan
-from pytest_dataloader_faults._engine.policy import Operation, WorkerFaults
+from pytest_dataloader_faults._engine.plan import FaultPlan, Operation, WorkerFaults
 from pytest_dataloader_faults._engine.supervisor.answers.http import Answer, HttpRequests
 from pytest_dataloader_faults.faults import HttpError
 from support.attempts import NEVER, attempt

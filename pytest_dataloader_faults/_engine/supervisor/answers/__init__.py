@@ -8,14 +8,16 @@ from collections.abc import Iterable
 from pytest_dataloader_faults._engine.kernel import caller
 from pytest_dataloader_faults._engine.kernel.caller import Syscall
 from pytest_dataloader_faults._engine.kernel.calls import CALLS, OF_WRITES, Role
-from pytest_dataloader_faults._engine.supervisor.answers.folders import on_list, on_stray
-from pytest_dataloader_faults._engine.supervisor.answers.network import on_connect
-from pytest_dataloader_faults._engine.supervisor.answers.opens import (
+from pytest_dataloader_faults._engine.supervisor.answers.files import (
     on_bystanders_open,
     on_fallocate,
     on_open,
+    on_read,
     on_stat,
+    on_write,
 )
+from pytest_dataloader_faults._engine.supervisor.answers.folders import on_list, on_stray
+from pytest_dataloader_faults._engine.supervisor.answers.network import on_connect
 from pytest_dataloader_faults._engine.supervisor.answers.resources import (
     is_allocation,
     on_allocation,
@@ -26,7 +28,6 @@ from pytest_dataloader_faults._engine.supervisor.answers.services import (
     CallAnswer,
     SupervisorServices,
 )
-from pytest_dataloader_faults._engine.supervisor.answers.transfers import on_read, on_write
 from pytest_dataloader_faults._engine.supervisor.worker_state import WorkerState
 from pytest_dataloader_faults._engine.system import proc
 from pytest_dataloader_faults.faults import DescriptorExhaustion

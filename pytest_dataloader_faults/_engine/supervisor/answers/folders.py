@@ -42,9 +42,8 @@ from pytest_dataloader_faults._engine.kernel.syscalls import (
     read_entries,
     write_stat,
 )
-from pytest_dataloader_faults._engine.plan import FaultCounter
-from pytest_dataloader_faults._engine.policy import Operation
-from pytest_dataloader_faults._engine.supervisor.answers.opens import return_fd
+from pytest_dataloader_faults._engine.plan import FaultCounter, Operation
+from pytest_dataloader_faults._engine.supervisor.answers.files import return_fd
 from pytest_dataloader_faults._engine.supervisor.answers.services import SupervisorServices
 from pytest_dataloader_faults._engine.supervisor.worker_state import WorkerState
 from pytest_dataloader_faults._engine.system import proc

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any, NamedTuple, TypeAlias
 
-from pytest_dataloader_faults._engine.policy import Operation, WorkerFaults
+from pytest_dataloader_faults._engine.plan import Operation, WorkerFaults
 from pytest_dataloader_faults.faults.connections import TLS_CONNECTION, HttpError
 
 _Ask: TypeAlias = Callable[[Callable[[], Any]], Any]

@@ -31,7 +31,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from pytest_dataloader_faults._engine.kernel.caller import INVISIBLE, Syscall, duplicate, to_signed
 from pytest_dataloader_faults._engine.kernel.linux import NAMES, read_memory
-from pytest_dataloader_faults._engine.policy import Operation
+from pytest_dataloader_faults._engine.plan import Operation
 from pytest_dataloader_faults._engine.supervisor.answers.http import Answer, HttpRequests
 from pytest_dataloader_faults._engine.supervisor.answers.services import SupervisorServices
 from pytest_dataloader_faults._engine.supervisor.worker_state import WorkerState

@@ -18,11 +18,17 @@ import sys
 from collections.abc import Iterator
 
 from pytest_dataloader_faults import faults
-from pytest_dataloader_faults._engine import protocol
 from pytest_dataloader_faults._engine.file_copies import FileCopies
-from pytest_dataloader_faults._engine.plan import FaultCounter
-from pytest_dataloader_faults._engine.policy import MAP, Operation
-from pytest_dataloader_faults._engine.protocol import CLOSE, REMAP, REPLACE, Hello, Order
+from pytest_dataloader_faults._engine.plan import MAP, FaultCounter, Operation
+from pytest_dataloader_faults._engine.protocol import (
+    CLOSE,
+    DIE,
+    EXIT,
+    REMAP,
+    REPLACE,
+    Hello,
+    Order,
+)
 from pytest_dataloader_faults._engine.supervisor.answers.services import SupervisorServices
 from pytest_dataloader_faults._engine.supervisor.events import Action, DeathScheduler
 from pytest_dataloader_faults._engine.supervisor.worker_state import InheritedFile, WorkerState
@@ -44,7 +50,7 @@ class FetchStart:
         self._worker = worker
         self._sample = sample
         self._deaths = deaths
-        self._lost: list[protocol.Order] = []
+        self._orders: list[Order] = []
 
     def process(self) -> None:
         """Make happen what is due now, and let the worker proceed after that."""
@@ -53,7 +59,7 @@ class FetchStart:
             return
         _lower_limit(self._worker)
         if self._sample is not None:
-            self._lost = close_at_sample(self._worker, self._sample)
+            self._orders = close_at_sample(self._worker, self._sample)
         if self._due_deaths():
             worker = self._worker
             self._deaths.schedule(worker.loader, worker.id, worker.position, self._kill)
@@ -61,8 +67,11 @@ class FetchStart:
             self.proceed()
 
     def proceed(self) -> None:
-        """Let the worker close what it loses, and proceed."""
-        self._send(self._worker.proceed()._replace(orders=self._lost))
+        """Let the worker do what it has to do itself, and proceed."""
+        if self._worker.alive:
+            with contextlib.suppress(ConnectionError):  # It has died since.
+                message = self._worker.proceed()._replace(orders=self._orders)
+                self._worker.channel.send(message)
 
     def _due_deaths(self) -> list[FaultCounter[InOneWorker]]:
         counters_of_worker = self._worker.counters_of_kind(InOneWorker)
@@ -74,21 +83,30 @@ class FetchStart:
 
     def _kill(self) -> None:
         """Make the deaths happen, now that the loader waits for this batch."""
-        blocks = False
-        for counter in self._due_deaths() if self._worker.armed and self._worker.alive else ():
-            task = _kill_now(self._worker, counter)
-            if task is not None:
-                self._send(task)
-            blocks = blocks or isinstance(task, protocol.Block)
-        if blocks:
-            self._deaths.add_hung(self._worker.loader, self.proceed)
+        worker = self._worker
+        due = self._due_deaths() if worker.armed and worker.alive else []
+        for counter in due:
+            self._happen(counter)
+        if any(isinstance(each.fault, faults.WorkerHung) for each in due):
+            self._deaths.add_hung(worker.loader, self.proceed)
         else:
             self.proceed()
 
-    def _send(self, message: protocol.Message) -> None:
-        if self._worker.alive:
-            with contextlib.suppress(ConnectionError):  # It has died since.
-                self._worker.channel.send(message)
+    def _happen(self, counter: FaultCounter[InOneWorker]) -> None:
+        worker, fault = self._worker, counter.fault
+        counter.matched += 1
+        if isinstance(fault, faults.WorkerExited):
+            worker.fire(counter, f"exit {fault.code}", kind=FiringKind.DEATH)
+            self._orders.append((EXIT, fault.code))
+        elif isinstance(fault, faults.WorkerHung):
+            worker.fire(counter, "hang", kind=FiringKind.HANG)
+            worker.hung = True
+        elif isinstance(fault, faults.WorkerKilled):
+            worker.fire(counter, f"signal {fault.signal}", kind=FiringKind.DEATH)
+            if fault.sending:
+                self._orders.append((DIE, fault.signal))
+            else:
+                end(worker, fault.signal)
 
 
 def _lower_limit(worker: WorkerState) -> None:
@@ -104,24 +122,6 @@ def _lower_limit(worker: WorkerState) -> None:
                 worker.unobserved["fetch by a worker that has changed its user"] += 1
             else:
                 worker.limit, worker.earlier_limits = limit, (soft, hard)
-
-
-def _kill_now(worker: WorkerState, counter: FaultCounter[InOneWorker]) -> protocol.Task | None:
-    fault = counter.fault
-    counter.matched += 1
-    if isinstance(fault, faults.WorkerExited):
-        worker.fire(counter, f"exit {fault.code}", kind=FiringKind.DEATH)
-        return protocol.ExitNow(fault.code)
-    if isinstance(fault, faults.WorkerHung):
-        worker.fire(counter, "hang", kind=FiringKind.HANG)
-        worker.hung = True
-        return protocol.Block()
-    assert isinstance(fault, faults.WorkerKilled)
-    worker.fire(counter, f"signal {fault.signal}", kind=FiringKind.DEATH)
-    if fault.sending:
-        return protocol.DieWhileSending(fault.signal)
-    end(worker, fault.signal)
-    return None
 
 
 _PATIENCE = 1.0
