@@ -3,10 +3,6 @@
 pyfakefs replaces Python's own functions, so code in C does not see its files, and no system call
 shows them. So a loader writes the fake files to a private folder when it starts, and the supervisor
 redirects the path calls of its workers there. They see these files however they read them.
-
-Some facts about what is redirected. A worker needs real files too: its modules, sockets and shared
-memory. So only a path that the fake file system has is redirected, or one whose folder it has, and
-everything that would create, change or remove a name: no worker changes real files.
 """
 
 from __future__ import annotations
@@ -24,6 +20,11 @@ from typing import Any
 
 from pytest_dataloader_faults.exceptions import InvalidArgumentError
 from pytest_dataloader_faults.faults.globs import is_below
+
+# Some facts about what is redirected. A worker needs real files too: its modules, sockets and
+# shared memory. So only a path that the fake file system has is redirected, or one whose folder it
+# has, and everything that would create, change or remove a name: no worker changes real files.
+
 
 _MOST_LINKS = 40
 _OF_KERNEL = ("/dev", "/proc", "/sys")

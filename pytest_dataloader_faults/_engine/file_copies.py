@@ -1,16 +1,4 @@
-"""Altered copies of files, so that the user's own are never touched.
-
-Some facts about memfd_create(2): the file it makes is anonymous, lives in memory, and goes with its
-last descriptor or mapping. Opening it again through /proc/self/fd creates a separate description,
-with its own offset. fstat, lseek, read and mmap all agree on its size. Touching a mapping beyond
-that size raises SIGBUS, exactly as a page that the disk cannot deliver does. What is too large for
-memory goes to an unlinked file in the folder for temporary files, which behaves the same. Holes of
-a sparse file stay holes (SEEK_DATA, see lseek(2)).
-
-Some facts about memory. A worker may have any number of copies open or mapped, and as long as it
-does, closing them here frees nothing. So one supervisor makes copies of 256 MiB in memory, and all
-others on disk. And as each copy takes a descriptor, only the latest ones are kept.
-"""
+"""Altered copies of files, so that the user's own are never touched."""
 
 from __future__ import annotations
 
@@ -31,6 +19,19 @@ from pytest_dataloader_faults.faults.globs import is_below
 from pytest_dataloader_faults.outcomes.text import format_value
 
 CALLS_USER_CODE = True
+
+
+# Some facts about memfd_create(2): the file it makes is anonymous, lives in memory, and goes with
+# its last descriptor or mapping. Opening it again through /proc/self/fd creates a separate
+# description, with its own offset. fstat, lseek, read and mmap all agree on its size. Touching a
+# mapping beyond that size raises SIGBUS, exactly as a page that the disk cannot deliver does. What
+# is too large for memory goes to an unlinked file in the folder for temporary files, which behaves
+# the same. Holes of a sparse file stay holes (SEEK_DATA, see lseek(2)).
+#
+# Some facts about memory. A worker may have any number of copies open or mapped, and as long as it
+# does, closing them here frees nothing. So one supervisor makes copies of 256 MiB in memory, and
+# all others on disk. And as each copy takes a descriptor, only the latest ones are kept.
+
 
 _CHUNK = 1 << 22
 _IN_MEMORY = 1 << 26

@@ -2,9 +2,6 @@
 
 The kernel would look for a fake path among the real files. So the supervisor makes such a call
 itself, and gives the caller the result: a descriptor, a struct, or the target of a link.
-
-Some facts about attributes. shutil.copystat() lists the extended attributes of each file that it
-copies. pyfakefs has none on Linux but what a test sets, so no fake file has any here.
 """
 
 from __future__ import annotations
@@ -22,6 +19,10 @@ from pytest_dataloader_faults._engine.kernel.caller import BadSyscallError, Sysc
 from pytest_dataloader_faults._engine.kernel.calls import CHANGING_ATTRIBUTES, Role
 from pytest_dataloader_faults._engine.kernel.syscalls import STAT_LENGTHS, STATX_LENGTH, Listener
 from pytest_dataloader_faults._engine.system import proc
+
+# Some facts about attributes. shutil.copystat() lists the extended attributes of each file that it
+# copies. pyfakefs has none on Linux but what a test sets, so no fake file has any here.
+
 
 _LONGEST_PATH = 4096
 _TIMES_SIZE = 32

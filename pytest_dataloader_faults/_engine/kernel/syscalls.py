@@ -1,12 +1,4 @@
-"""System calls of which a filter notifies: receive and answer them [runs in the supervisor].
-
-Some facts about seccomp user notification. poll(2) before RECV, since RECV blocks forever once the
-last filtered task has exited; that shows as POLLHUP. RECV needs a zeroed buffer and answers ENOENT
-if the caller died in the meantime: such a call does not need an answer. SEND also answers ENOENT
-for it. ADDFD with SETFD puts a descriptor at a number of our choice, and with SEND also makes that
-number the result of the call, in one step. Without SYNC_WAKE_UP (Linux 6.6) the two sides wake each
-other across processors, which costs ten times as much.
-"""
+"""System calls of which a filter notifies: receive and answer them [runs in the supervisor]."""
 
 from __future__ import annotations
 
@@ -31,6 +23,14 @@ from pytest_dataloader_faults._engine.kernel.caller import (
 from pytest_dataloader_faults._engine.kernel.calls import SEVERAL
 from pytest_dataloader_faults._engine.kernel.linux import Ioctl
 from pytest_dataloader_faults._engine.system import proc
+
+# Some facts about seccomp user notification. poll(2) before RECV, since RECV blocks forever once
+# the last filtered task has exited; that shows as POLLHUP. RECV needs a zeroed buffer and answers
+# ENOENT if the caller died in the meantime: such a call does not need an answer. SEND also answers
+# ENOENT for it. ADDFD with SETFD puts a descriptor at a number of our choice, and with SEND also
+# makes that number the result of the call, in one step. Without SYNC_WAKE_UP (Linux 6.6) the two
+# sides wake each other across processors, which costs ten times as much.
+
 
 _ZEROES = bytes(linux.NOTIF.size)
 

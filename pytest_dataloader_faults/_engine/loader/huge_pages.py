@@ -1,16 +1,4 @@
-"""Huge pages for a process that forks often [runs in pytest].
-
-Some facts about the fork of a process that has loaded torch. It holds 150 MB in 37,000 pages, most
-of them objects of Python. fork(2) copies an entry of the page table for each, and the end of the
-child takes them away again: 6 and 10 ms here, and a trial has seven of them, a scope of ``inject``
-one and more for its workers: that was most of their time. A huge page holds 512 pages in one entry.
-Python does not request any, and most systems provide them only on request
-(/sys/kernel/mm/transparent_hugepage/enabled). MADV_COLLAPSE (madvise(2), since Linux 6.1) moves
-what a range holds into huge pages, once: later allocations stay as they were, which those who
-measure memory rely on. A child that writes copies one small page, as before. Fork and end then take
-1.5 and 6 ms. Four fifths of the huge pages are whole after dozens of trials: pytest's process
-mostly waits while its children live.
-"""
+"""Huge pages for a process that forks often [runs in pytest]."""
 
 from __future__ import annotations
 
@@ -21,6 +9,18 @@ from collections.abc import Iterable, Iterator
 
 from pytest_dataloader_faults._engine.kernel.linux import collapse
 from pytest_dataloader_faults._engine.system.proc import PrivateMemory, private_memory
+
+# Some facts about the fork of a process that has loaded torch. It holds 150 MB in 37,000 pages,
+# most of them objects of Python. fork(2) copies an entry of the page table for each, and the end of
+# the child takes them away again: 6 and 10 ms here, and a trial has seven of them, a scope of
+# ``inject`` one and more for its workers: that was most of their time. A huge page holds 512 pages
+# in one entry. Python does not request any, and most systems provide them only on request
+# (/sys/kernel/mm/transparent_hugepage/enabled). MADV_COLLAPSE (madvise(2), since Linux 6.1) moves
+# what a range holds into huge pages, once: later allocations stay as they were, which those who
+# measure memory rely on. A child that writes copies one small page, as before. Fork and end then
+# take 1.5 and 6 ms. Four fifths of the huge pages are whole after dozens of trials: pytest's
+# process mostly waits while its children live.
+
 
 _HUGE = 1 << 21
 _SCOPES_BEFORE = 3

@@ -1,16 +1,4 @@
-"""What the supervisor waits for: descriptors, timers, and batches that are awaited [runs in it].
-
-Some facts about poll(2) and epoll(7). A listener with SYNC_WAKE_UP wakes the supervisor on the
-processor of the caller, which is about to sleep. A process in poll(2) is woken so. One in
-epoll_wait(2) may not be: epoll wakes it by a separate call, which may choose any idle processor
-(ep_poll_callback in fs/eventpoll.c). But poll(2) checks each descriptor at each call, and a worker
-has a socket in addition to its listener. So listeners are polled, and after them one epoll instance
-that has all the rest.
-
-A message that a worker sends before a call applies to that call. poll(2) checks one descriptor
-after the other: if it finds the call, it finds afterwards what was sent before. So the epoll
-instance is the last that it checks, and its messages are handled first.
-"""
+"""What the supervisor waits for: descriptors, timers, and batches that are awaited [runs in it]."""
 
 from __future__ import annotations
 
@@ -25,6 +13,18 @@ from queue import SimpleQueue
 from typing import NamedTuple, TypeVar, cast
 
 from pytest_dataloader_faults._engine.system.processes import LONGEST_WAIT, Patience
+
+# Some facts about poll(2) and epoll(7). A listener with SYNC_WAKE_UP wakes the supervisor on the
+# processor of the caller, which is about to sleep. A process in poll(2) is woken so. One in
+# epoll_wait(2) may not be: epoll wakes it by a separate call, which may choose any idle processor
+# (ep_poll_callback in fs/eventpoll.c). But poll(2) checks each descriptor at each call, and a
+# worker has a socket in addition to its listener. So listeners are polled, and after them one epoll
+# instance that has all the rest.
+#
+# A message that a worker sends before a call applies to that call. poll(2) checks one descriptor
+# after the other: if it finds the call, it finds afterwards what was sent before. So the epoll
+# instance is the last that it checks, and its messages are handled first.
+
 
 Action = Callable[[], None]
 _Result = TypeVar("_Result")

@@ -2,20 +2,6 @@
 
 A dataset that cannot read a file may remove it, or build its cache again over it. The file is
 sound: the fault was ours. So a call that would take a name or a byte of it fails with EROFS.
-
-Some facts about which files those are. A file that a process of the trial has made may be changed,
-and what made it was seen: open(2) with O_CREAT, mkdir(2), link(2) and so on. The kernel notifies
-before such a call, so the inode is known only afterwards. Processes that are not filtered, as those
-that take the reference, make files, too. These were born while such a process ran (statx(2)). On
-overlayfs that proves nothing, because an open of an old file for writing copies it, and the copy is
-born then. On a file system of another machine, it is the time of that machine.
-
-Some facts about files that are changed in place. A database writes down what it is about to change,
-and removes these notes when it has done so, or sets its file back to its earlier size. If it is
-killed in between, the next process that opens it does that. So the notes must stay.
-
-Some facts about calls that fail anyway. Code that removes a file which may be missing expects
-ENOENT, and attempts in a loop may depend on EEXIST or EXDEV. Such a call is left to the kernel.
 """
 
 from __future__ import annotations
@@ -35,6 +21,22 @@ from pytest_dataloader_faults._engine.system.temporary import SharedCount
 from pytest_dataloader_faults.faults import Fault
 from pytest_dataloader_faults.faults.globs import is_below, is_excluded
 from pytest_dataloader_faults.outcomes.stages import Change, FileChanged, FileCreated, FileHistory
+
+# Some facts about which files those are. A file that a process of the trial has made may be
+# changed, and what made it was seen: open(2) with O_CREAT, mkdir(2), link(2) and so on. The kernel
+# notifies before such a call, so the inode is known only afterwards. Processes that are not
+# filtered, as those that take the reference, make files, too. These were born while such a process
+# ran (statx(2)). On overlayfs that proves nothing, because an open of an old file for writing
+# copies it, and the copy is born then. On a file system of another machine, it is the time of that
+# machine.
+#
+# Some facts about files that are changed in place. A database writes down what it is about to
+# change, and removes these notes when it has done so, or sets its file back to its earlier size. If
+# it is killed in between, the next process that opens it does that. So the notes must stay.
+#
+# Some facts about calls that fail anyway. Code that removes a file which may be missing expects
+# ENOENT, and attempts in a loop may depend on EEXIST or EXDEV. Such a call is left to the kernel.
+
 
 _KINDS = (stat.S_IFREG, stat.S_IFLNK, stat.S_IFDIR)
 """What is protected: not devices, FIFOs and sockets."""

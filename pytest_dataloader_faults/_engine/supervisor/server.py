@@ -1,14 +1,4 @@
-"""The supervisor: a separate process that answers the workers' calls [runs in that process].
-
-Some facts about where it can live. A thread in the filtered process would deadlock: it would have
-to answer its own calls. A thread in the main process would wait for the GIL at each call. So it is
-a process, outside every filter. When it dies the kernel answers the workers' calls with ENOSYS,
-which looks like a strange dataset: the main process therefore requests its report, and a missing
-report is a failure of the harness.
-
-It ends when its scope is closed, or the process that drives the loader is dead, and no filtered
-process is left; that of a trial when its warden ends it, or is dead.
-"""
+"""The supervisor: a separate process that answers the workers' calls [runs in that process]."""
 
 from __future__ import annotations
 
@@ -49,6 +39,16 @@ from pytest_dataloader_faults._engine.system.processes import (
 )
 from pytest_dataloader_faults._engine.system.temporary import SharedCount
 from pytest_dataloader_faults.outcomes.stages import FileHistory
+
+# Some facts about where it can live. A thread in the filtered process would deadlock: it would have
+# to answer its own calls. A thread in the main process would wait for the GIL at each call. So it
+# is a process, outside every filter. When it dies the kernel answers the workers' calls with
+# ENOSYS, which looks like a strange dataset: the main process therefore requests its report, and a
+# missing report is a failure of the harness.
+#
+# It ends when its scope is closed, or the process that drives the loader is dead, and no filtered
+# process is left; that of a trial when its warden ends it, or is dead.
+
 
 _SHORTAGES = (errno.EMFILE, errno.ENFILE)
 _NO_DESCRIPTOR = (

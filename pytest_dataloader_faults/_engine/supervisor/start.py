@@ -1,11 +1,4 @@
-"""Start a supervisor [runs in its parent, and in it].
-
-Some facts about a supervisor as a copy of its parent, which may be in the midst of a test. If the
-copy of a loader's iterator were finalized, it would end its workers: so objects are frozen, and
-never freed. The copy of a descriptor would keep the user's files and pipes open: so it is
-closed, which releases no lock, neither of flock(2) nor of fcntl(2). A tracer of the user's would
-be called for each line. The wakeup descriptor of signals has been closed, too.
-"""
+"""Start a supervisor [runs in its parent, and in it]."""
 
 from __future__ import annotations
 
@@ -47,6 +40,13 @@ from pytest_dataloader_faults._engine.system.temporary import (
     SharedMemoryCleaner,
 )
 from pytest_dataloader_faults.faults.globs import package_folders
+
+# Some facts about a supervisor as a copy of its parent, which may be in the midst of a test. If the
+# copy of a loader's iterator were finalized, it would end its workers: so objects are frozen, and
+# never freed. The copy of a descriptor would keep the user's files and pipes open: so it is closed,
+# which releases no lock, neither of flock(2) nor of fcntl(2). A tracer of the user's would be
+# called for each line. The wakeup descriptor of signals has been closed, too.
+
 
 REPORT_SIGNAL = signal.SIGUSR1
 """By this, a warden requests the report of a trial that cannot do so."""

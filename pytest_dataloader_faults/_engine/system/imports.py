@@ -1,18 +1,4 @@
-"""Import now what workers would import late, and say which library a module is of.
-
-Some facts about late imports. torch imports its nested tensors when a process shares its first
-tensor (``reduce_tensor`` in torch/multiprocessing/reductions.py), and uses ``numpy.random`` when a
-worker starts. Each forked worker does so again. torch shares tensors in the thread that feeds the
-queue. An import that fails there loses the batch, and the loader waits for it forever: a fault can
-be the cause, or fake files, among which the module's own are not.
-
-With torch 2.13 a process imports a monitor of CUDA's when its loader returns the first batch
-(``record_function`` in torch/autograd/profiler.py). A trial's process is new each time.
-
-Some facts about distributions. RECORD, next to the METADATA of one, lists its files. What was
-installed from a folder, an archive or a repository has a ``direct_url.json`` there (PEP 610). So
-have packages of conda, which builds them from folders; their INSTALLER is "conda".
-"""
+"""Import now what workers would import late, and say which library a module is of."""
 
 from __future__ import annotations
 
@@ -24,6 +10,20 @@ from importlib import import_module
 from importlib.metadata import Distribution, distributions
 
 from pytest_dataloader_faults.outcomes.text import PYTHON
+
+# Some facts about late imports. torch imports its nested tensors when a process shares its first
+# tensor (``reduce_tensor`` in torch/multiprocessing/reductions.py), and uses ``numpy.random`` when
+# a worker starts. Each forked worker does so again. torch shares tensors in the thread that feeds
+# the queue. An import that fails there loses the batch, and the loader waits for it forever: a
+# fault can be the cause, or fake files, among which the module's own are not.
+#
+# With torch 2.13 a process imports a monitor of CUDA's when its loader returns the first batch
+# (``record_function`` in torch/autograd/profiler.py). A trial's process is new each time.
+#
+# Some facts about distributions. RECORD, next to the METADATA of one, lists its files. What was
+# installed from a folder, an archive or a repository has a ``direct_url.json`` there (PEP 610). So
+# have packages of conda, which builds them from folders; their INSTALLER is "conda".
+
 
 _LATE = ("torch.nested._internal.nested_tensor", "numpy.random")
 FOR_LOADER = ("torch.profiler._cupti_monitor",)

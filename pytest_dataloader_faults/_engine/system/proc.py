@@ -2,11 +2,6 @@
 
 Unless a function says otherwise, it raises the OSError of a process that has ended, or that this
 one may not inspect.
-
-Some facts about inspecting a process. One that is stopped has the state T in /proc/PID/stat (t
-under a debugger): its sockets stay open and accept messages, but it does not answer. The second
-number in /proc/PID/task/TID/schedstat is the time in nanoseconds that a thread waited in a run
-queue. Until the dead are waited for, their folders are root's.
 """
 
 from __future__ import annotations
@@ -20,6 +15,12 @@ import stat
 from array import array
 from collections.abc import Callable, Collection, Iterator
 from typing import NamedTuple, TypeAlias
+
+# Some facts about inspecting a process. One that is stopped has the state T in /proc/PID/stat (t
+# under a debugger): its sockets stay open and accept messages, but it does not answer. The second
+# number in /proc/PID/task/TID/schedstat is the time in nanoseconds that a thread waited in a run
+# queue. Until the dead are waited for, their folders are root's.
+
 
 Pid: TypeAlias = "int | str"
 """A process id, or ``"self"``."""

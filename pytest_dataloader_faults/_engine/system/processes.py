@@ -1,8 +1,4 @@
-"""Processes: start one, wait for one, describe its end, and end this one if interrupted.
-
-Some facts about the end of a process. waitid(2) with WNOWAIT shows a parent how its child ended and
-leaves it to be waited for; other processes cannot know.
-"""
+"""Processes: start one, wait for one, describe its end, and end this one if interrupted."""
 
 from __future__ import annotations
 
@@ -23,6 +19,10 @@ from pytest_dataloader_faults.exceptions import UnusableEnvironmentError
 
 if TYPE_CHECKING:
     from typing_extensions import Self
+
+
+# Some facts about the end of a process. waitid(2) with WNOWAIT shows a parent how its child ended
+# and leaves it to be waited for; other processes cannot know.
 
 
 def describe_child_exit(pid: int) -> str | None:

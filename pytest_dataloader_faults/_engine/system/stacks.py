@@ -1,11 +1,4 @@
-"""Stacks of other processes: each writes its stacks to its own file when it gets a signal.
-
-Some facts about faulthandler. Its handler writes to a number, whatever file that is by then, and a
-fork inherits both. It crashes the process if it walks the frames of a thread that runs meanwhile:
-so unless a process is stuck, only the thread that handles the signal is written. If several
-processes write to one file, their lines get mixed on a busy machine. The kernel blocks the signal
-for the thread that handles it, until that has written all.
-"""
+"""Stacks of other processes: each writes its stacks to its own file when it gets a signal."""
 
 from __future__ import annotations
 
@@ -18,6 +11,13 @@ from collections.abc import Callable
 from pytest_dataloader_faults._engine.system import proc
 from pytest_dataloader_faults._engine.system.processes import SIGN_OF_LIFE, Patience
 from pytest_dataloader_faults._engine.system.temporary import OwnedDescriptor
+
+# Some facts about faulthandler. Its handler writes to a number, whatever file that is by then, and
+# a fork inherits both. It crashes the process if it walks the frames of a thread that runs
+# meanwhile: so unless a process is stuck, only the thread that handles the signal is written. If
+# several processes write to one file, their lines get mixed on a busy machine. The kernel blocks
+# the signal for the thread that handles it, until that has written all.
+
 
 _ALL_THREADS = getattr(signal, "SIGRTMAX", 64) - 3
 _ONE_THREAD = _ALL_THREADS - 1

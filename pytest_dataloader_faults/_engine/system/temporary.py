@@ -1,17 +1,4 @@
-"""Folders, files and memory that must not outlive what they are for, whichever process is killed.
-
-Some facts about who makes a folder. Between mkdtemp(3) and the next line a process can be killed,
-and then the name is lost. So the process that needs the folder chooses a name that no other
-one will have, and another process makes the folder and removes it in the end. If that one is
-killed, the first one removes the folder, by its name.
-
-multiprocessing puts the sockets by which workers pass tensors on into such a folder. A worker of
-root may drop its privileges before it makes one, so root's folder is like /tmp, but cannot be
-listed; names in it are random, and a client must know a key (multiprocessing.connection).
-
-The path of a socket has at most 107 bytes (unix(7)). multiprocessing adds 18 to that of its folder.
-If TMPDIR is longer than the rest, workers cannot pass tensors on, and a loader waits forever.
-"""
+"""Folders, files and memory that must not outlive what they are for, whatever is killed."""
 
 from __future__ import annotations
 
@@ -28,6 +15,20 @@ from collections.abc import Collection
 
 from pytest_dataloader_faults._engine.system.proc import file_of, link_of, mount_points
 from pytest_dataloader_faults.exceptions import HarnessError, UnusableEnvironmentError
+
+# Some facts about who makes a folder. Between mkdtemp(3) and the next line a process can be killed,
+# and then the name is lost. So the process that needs the folder chooses a name that no other one
+# will have, and another process makes the folder and removes it in the end. If that one is killed,
+# the first one removes the folder, by its name.
+#
+# multiprocessing puts the sockets by which workers pass tensors on into such a folder. A worker of
+# root may drop its privileges before it makes one, so root's folder is like /tmp, but cannot be
+# listed; names in it are random, and a client must know a key (multiprocessing.connection).
+#
+# The path of a socket has at most 107 bytes (unix(7)). multiprocessing adds 18 to that of its
+# folder. If TMPDIR is longer than the rest, workers cannot pass tensors on, and a loader waits
+# forever.
+
 
 # A dataset that closes descriptors that it did not open, as ``os.closerange(3, 256)`` does, frees
 # the numbers of ours, and the next files that it opens get them. A write to such a number would

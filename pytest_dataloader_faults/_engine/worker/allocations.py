@@ -1,19 +1,4 @@
-"""Have the C library get large allocations from the kernel [runs in the DataLoader worker].
-
-Some facts about glibc. malloc(3) takes an allocation from memory that was freed before, if any is
-large enough; then from the end of the heap; and only from 128 KiB on by a separate mmap(2). That
-threshold rises to the size of each such mapping that is freed, up to 32 MiB. So after a while, few
-allocations reach the kernel. mallopt(3) sets the threshold, and how much unused memory the heap may
-have at its end.
-
-A forked process has the arenas of its parent's threads, each with free memory of its own. A thread
-gets an arena that no other thread uses. If an allocation fails there, it is tried once more, in the
-main arena or, from there, in another one, to which the thread then belongs. So while the kernel
-refuses, as many threads as there are arenas, all alive, can take all that is free.
-
-A threshold that was set once does not rise again, and later threads share one arena: that cannot be
-undone.
-"""
+"""Have the C library get large allocations from the kernel [runs in the DataLoader worker]."""
 
 from __future__ import annotations
 
@@ -24,6 +9,21 @@ from contextlib import suppress
 
 from pytest_dataloader_faults._engine.protocol import TakesFreeMemory
 from pytest_dataloader_faults._engine.system.libc import libc
+
+# Some facts about glibc. malloc(3) takes an allocation from memory that was freed before, if any is
+# large enough; then from the end of the heap; and only from 128 KiB on by a separate mmap(2). That
+# threshold rises to the size of each such mapping that is freed, up to 32 MiB. So after a while,
+# few allocations reach the kernel. mallopt(3) sets the threshold, and how much unused memory the
+# heap may have at its end.
+#
+# A forked process has the arenas of its parent's threads, each with free memory of its own. A
+# thread gets an arena that no other thread uses. If an allocation fails there, it is tried once
+# more, in the main arena or, from there, in another one, to which the thread then belongs. So while
+# the kernel refuses, as many threads as there are arenas, all alive, can take all that is free.
+#
+# A threshold that was set once does not rise again, and later threads share one arena: that cannot
+# be undone.
+
 
 _M_TRIM_THRESHOLD, _M_TOP_PAD, _M_MMAP_THRESHOLD, _M_ARENA_MAX = -1, -2, -3, -8
 _DEFAULT = 128 << 10

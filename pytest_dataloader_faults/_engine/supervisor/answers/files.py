@@ -2,11 +2,6 @@
 
 Which file a descriptor is, /proc says when the call arrives. So it does not matter how the worker
 got it: by open(2), as a duplicate, from its parent, or from another process.
-
-Some facts about which file a write is of. Files, pipes, sockets and shared memory look the same to
-the filter. The link in /proc/PID/fd distinguishes them, and has the current name of the file, even
-after a rename(2). A file without a name (O_TMPFILE, or unlinked) has a link count of 0: pytest
-keeps what a worker prints in one, so none of them is touched.
 """
 
 from __future__ import annotations
@@ -50,6 +45,12 @@ from pytest_dataloader_faults.faults import (
     WorkerKilled,
 )
 from pytest_dataloader_faults.faults.base import Place
+
+# Some facts about which file a write is of. Files, pipes, sockets and shared memory look the same
+# to the filter. The link in /proc/PID/fd distinguishes them, and has the current name of the file,
+# even after a rename(2). A file without a name (O_TMPFILE, or unlinked) has a link count of 0:
+# pytest keeps what a worker prints in one, so none of them is touched.
+
 
 _MOST_NUMBERS = 1 << 20
 _EXCLUDED_OPEN = "open of an excluded file"

@@ -1,22 +1,4 @@
-"""The answers about what a folder contains [runs in the supervisor].
-
-Some facts about a listing. It takes one call for a few hundred entries, and one more that returns
-none. What a fault changes is decided at the first call, at which the offset of the descriptor is 0.
-The entries are kept for the calls that follow, as the folder may change in between. The kernel
-keeps the number of the next entry, as the offset of the descriptor. Docker's profile refuses
-pidfd_getfd(2), by which we would set it: there, the worker gets a descriptor that we share.
-
-Some facts about an added entry. It is an anonymous copy of another file, or of /dev/null, so
-open(2) gets a descriptor of the copy, stat(2) the facts of the copy, and a listing its inode. All
-of them agree, whichever process makes the call and by whichever path. Once the worker creates a
-file of that name, the folder has one, and the kernel executes all calls again. So it does for calls
-that rename, link or remove the entry, which fail with ENOENT, as if another job had removed it:
-they would change the real folder.
-
-Some facts about copying. shutil.copy2() and copytree() read the extended attributes of each file,
-and programs such as cp also its owner and times. The copy has no extended attributes, as on most
-disks.
-"""
+"""The answers about what a folder contains [runs in the supervisor]."""
 
 from __future__ import annotations
 
@@ -53,6 +35,24 @@ from pytest_dataloader_faults.faults import (
     OpenError,
     StrayEntry,
 )
+
+# Some facts about a listing. It takes one call for a few hundred entries, and one more that returns
+# none. What a fault changes is decided at the first call, at which the offset of the descriptor is
+# 0. The entries are kept for the calls that follow, as the folder may change in between. The kernel
+# keeps the number of the next entry, as the offset of the descriptor. Docker's profile refuses
+# pidfd_getfd(2), by which we would set it: there, the worker gets a descriptor that we share.
+#
+# Some facts about an added entry. It is an anonymous copy of another file, or of /dev/null, so
+# open(2) gets a descriptor of the copy, stat(2) the facts of the copy, and a listing its inode. All
+# of them agree, whichever process makes the call and by whichever path. Once the worker creates a
+# file of that name, the folder has one, and the kernel executes all calls again. So it does for
+# calls that rename, link or remove the entry, which fail with ENOENT, as if another job had removed
+# it: they would change the real folder.
+#
+# Some facts about copying. shutil.copy2() and copytree() read the extended attributes of each file,
+# and programs such as cp also its owner and times. The copy has no extended attributes, as on most
+# disks.
+
 
 _DOTS = (b".", b"..")
 

@@ -1,10 +1,4 @@
-"""HTTP/1.x requests of workers, and the answers to those that fail [runs in the supervisor].
-
-Some facts about HTTP/1.x (RFC 9112). A client sends the next request on a connection once it has
-the whole response, unless it pipelines requests, which hardly any client does. So a request may be
-answered here, in the place of the server, if no other one awaits its response. A server never sends
-first. After ``CONNECT`` and ``Upgrade``, a connection carries another protocol.
-"""
+"""HTTP/1.x requests of workers, and the answers to those that fail [runs in the supervisor]."""
 
 from __future__ import annotations
 
@@ -17,6 +11,12 @@ from typing import Any, NamedTuple, TypeAlias
 
 from pytest_dataloader_faults._engine.plan import Operation, WorkerFaults
 from pytest_dataloader_faults.faults.connections import TLS_CONNECTION, HttpError
+
+# Some facts about HTTP/1.x (RFC 9112). A client sends the next request on a connection once it has
+# the whole response, unless it pipelines requests, which hardly any client does. So a request may
+# be answered here, in the place of the server, if no other one awaits its response. A server never
+# sends first. After ``CONNECT`` and ``Upgrade``, a connection carries another protocol.
+
 
 _Ask: TypeAlias = Callable[[Callable[[], Any]], Any]
 _METHODS = tuple(

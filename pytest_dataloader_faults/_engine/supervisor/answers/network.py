@@ -1,19 +1,4 @@
-"""Connections of workers: which ones fail, and those that go through the supervisor [runs in it].
-
-Some facts about faults of a connection. A client waits in poll(2) or epoll_wait(2), mostly with its
-own timeout, and not in recv(2). So a recv(2) that is answered late, or with an errno, does not
-occur on a network: if a peer stalls, each of these calls sees that there is no data. So the
-supervisor makes the connection to the peer itself, and the worker's socket is connected to a socket
-of the supervisor, on the loopback address. The results of the worker's calls are the kernel's own.
-
-connect(2) is answered once the peer has accepted, even if the socket must not block: a socket that
-is not connected cannot be made to look like one that is about to be. The worker's own limit does
-not hold meanwhile. So if the peer is slow, the worker makes the connection itself, and no fault
-happens on it. getpeername(2) shows the loopback address.
-
-Each direction of a connection has a thread, which blocks. Whatever it must know or count, it has
-the supervisor's loop look up or count, which alone uses what is known of a worker.
-"""
+"""Connections of workers: which fail, and which go through the supervisor [runs in it]."""
 
 from __future__ import annotations
 
@@ -40,6 +25,22 @@ from pytest_dataloader_faults.faults import ConnectError, ConnectionClosed, Conn
 from pytest_dataloader_faults.faults.base import ANSWER, Place
 from pytest_dataloader_faults.faults.connections import UNLIMITED_WAITS
 from pytest_dataloader_faults.faults.globs import connection_path
+
+# Some facts about faults of a connection. A client waits in poll(2) or epoll_wait(2), mostly with
+# its own timeout, and not in recv(2). So a recv(2) that is answered late, or with an errno, does
+# not occur on a network: if a peer stalls, each of these calls sees that there is no data. So the
+# supervisor makes the connection to the peer itself, and the worker's socket is connected to a
+# socket of the supervisor, on the loopback address. The results of the worker's calls are the
+# kernel's own.
+#
+# connect(2) is answered once the peer has accepted, even if the socket must not block: a socket
+# that is not connected cannot be made to look like one that is about to be. The worker's own limit
+# does not hold meanwhile. So if the peer is slow, the worker makes the connection itself, and no
+# fault happens on it. getpeername(2) shows the loopback address.
+#
+# Each direction of a connection has a thread, which blocks. Whatever it must know or count, it has
+# the supervisor's loop look up or count, which alone uses what is known of a worker.
+
 
 _PATIENCE = 5.0
 _ACCEPTED_WITHIN = 0.1
