@@ -52,29 +52,19 @@ class BadSyscallError(Exception):
     """The call has a pointer to nothing or a folder that is not open: the kernel refuses it."""
 
 
-class _ResolvedPath(NamedTuple):
-    """The file that a call means: the absolute path that globs are about, and one to open it by.
+class PathRequest(NamedTuple):
+    """What a call of the open(2) or stat(2) kind requests: a file, by O_* and RESOLVE_* flags.
 
-    They differ if only the kernel can resolve the path: ``..`` behind a symbolic link, a slash
-    behind a file's name, and, with *is_descriptor*, a link of /proc to an open descriptor. And
-    the file of a fake path is elsewhere.
+    *path* is absolute, and what globs are about; *raw* is one to open the file by. They differ if
+    only the kernel can resolve the path: ``..`` behind a symbolic link, a slash behind a file's
+    name, and, with *is_descriptor*, a link of /proc to an open descriptor. And the file of a fake
+    path is elsewhere.
     """
 
     path: str
     raw: str
     is_descriptor: bool = False
-
-
-class PathRequest(NamedTuple):
-    """What a call of the open(2) or stat(2) kind requests: a file, by O_* and RESOLVE_* flags.
-
-    See ``_ResolvedPath`` for the first three.
-    """
-
-    path: str
-    raw: str
-    is_descriptor: bool
-    flags: int
+    flags: int = 0
     resolve: int = 0
 
     @property
@@ -101,8 +91,8 @@ def open_request(call: Syscall) -> PathRequest:
         flags, _, resolve = OPEN_HOW.unpack(read_argument(call, flags, OPEN_HOW.size))
     if resolve & RESOLVE_IN_ROOT:
         name = name.lstrip(b"/")
-    resolved = resolve_path(call, name, flags, changes=bool(flags & CHANGING_FLAGS))
-    return PathRequest(*resolved, flags & 0xFFFFFFFF, resolve)
+    request = resolve_path(call, name, flags, changes=bool(flags & CHANGING_FLAGS))
+    return request._replace(flags=flags & 0xFFFFFFFF, resolve=resolve)
 
 
 _OF_LINKS = (
@@ -123,12 +113,12 @@ def stat_flags(call: Syscall) -> int:
 def stat_request(call: Syscall) -> PathRequest:
     """What *call* examines: a link itself, instead of its target, by O_NOFOLLOW."""
     flags, changes = stat_flags(call), call.name in CHANGING_ATTRIBUTES
-    return PathRequest(*resolve_path(call, read_path(call), flags, changes=changes), flags)
+    return resolve_path(call, read_path(call), flags, changes=changes)._replace(flags=flags)
 
 
 def resolve_path(
     call: Syscall, name: bytes, flags: int = 0, *, changes: bool = False
-) -> _ResolvedPath:
+) -> PathRequest:
     """The file that a call of the open(2) or stat(2) kind is about; *name* is its path argument.
 
     *flags*: O_NOFOLLOW for a link itself. *changes*: it may create the file, or change it.
@@ -140,14 +130,14 @@ def resolve_path(
         raise BadSyscallError from error
     if descriptor := proc.parse_descriptor_path(raw, call.pid):
         link = "/proc/{}/fd/{}".format(*descriptor)
-        return _ResolvedPath(name_in(call.tree, _read_link(link)), link, is_descriptor=True)
+        return PathRequest(name_in(call.tree, _read_link(link)), link, is_descriptor=True)
     if call.tree is not None:
         raw = call.tree.locate(raw, changes=changes, follows=not flags & os.O_NOFOLLOW)
     if "/../" not in f"{raw}/":
-        return _ResolvedPath(name_in(call.tree, os.path.abspath(raw)), raw)
+        return PathRequest(name_in(call.tree, os.path.abspath(raw)), raw)
     folder, base = os.path.split(raw.rstrip("/"))
     folder, base = os.path.split(os.path.realpath(raw)) if base == ".." else (folder, base)
-    return _ResolvedPath(os.path.join(os.path.realpath(folder), base), raw)
+    return PathRequest(os.path.join(os.path.realpath(folder), base), raw)
 
 
 def absolute_path(call: Syscall, name: bytes, place: int | None = None) -> str:

@@ -32,8 +32,8 @@ _TIMES_SIZE = 32
 class FakePathListener(Listener):
     """Answers for the calls of a worker that sees the fake files of *tree*."""
 
-    def __init__(self, fd: int, names: Mapping[int, str], tree: FakeTree) -> None:
-        super().__init__(fd, names)
+    def __init__(self, fd: int, tree: FakeTree) -> None:
+        super().__init__(fd)
         self._tree = tree
 
     def receive(self) -> Syscall | None:

@@ -9,7 +9,6 @@ import fcntl
 import os
 import struct
 import sys
-from collections.abc import Mapping
 from typing import NamedTuple
 
 from pytest_dataloader_faults._engine.kernel import linux
@@ -38,9 +37,8 @@ _ZEROES = bytes(linux.NOTIF.size)
 class Listener:
     """Answers for the calls of one worker and its descendants."""
 
-    def __init__(self, fd: int, names: Mapping[int, str]) -> None:
+    def __init__(self, fd: int) -> None:
         self.fd = fd
-        self._names = names
         self._received = bytearray(linux.NOTIF.size)
         self._answer = bytearray(linux.RESPONSE.size)
         with contextlib.suppress(OSError):  # Linux before 6.6: slower, not different.
@@ -56,7 +54,7 @@ class Listener:
                 return None
             raise
         data = linux.NOTIF.unpack(self._received)
-        return Syscall(data[0], data[1], self._names[data[3]], data[6:])
+        return Syscall(data[0], data[1], linux.NAMES[data[3]], data[6:])
 
     def is_waiting(self, call: Syscall) -> bool:
         """Whether the caller is still there, waiting for an answer."""

@@ -89,7 +89,9 @@ class LoaderMonitor:
             self._arm_this_process()
             return make(loader)
         users = loader.worker_init_fn
-        tree = write_tree(self._name_of_tree(number)) if fake_files() is not None else None
+        name = f"files-{number}-{os.urandom(4).hex()}"
+        path = os.path.join(self.client.folder, name)
+        tree = write_tree(path) if fake_files() is not None else None
         config = replace(self.client.config, workers=loader.num_workers, tree=tree)
         loader.worker_init_fn = ArmWorker(config, number, users)
         try:
@@ -98,11 +100,6 @@ class LoaderMonitor:
             loader.worker_init_fn = users
         self._latest = self._begun
         return iterator
-
-    def _name_of_tree(self, number: int) -> str:
-        """The path of a new folder for the fake files of the workers of iterator *number*."""
-        name = f"files-{number}-{os.urandom(4).hex()}"
-        return os.path.join(self.client.folder, name)
 
     def prepare(self, iterator: Any) -> None:
         """*iterator* is being made: have it report here, if its loader's scope is this one."""

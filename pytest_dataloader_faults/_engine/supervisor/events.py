@@ -10,7 +10,7 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator
 from queue import SimpleQueue
-from typing import NamedTuple, TypeVar, cast
+from typing import TypeVar, cast
 
 from pytest_dataloader_faults._engine.system.processes import LONGEST_WAIT, Patience
 
@@ -151,13 +151,6 @@ BatchPosition = tuple[int, int]
 """An epoch, and one of a worker's batches in it; both from 1."""
 
 
-class _Death(NamedTuple):
-    loader: int
-    worker: int | None
-    position: BatchPosition
-    action: Action
-
-
 class DeathScheduler:
     """Deaths that wait until the loader waits for the very batch that will be missing.
 
@@ -168,7 +161,8 @@ class DeathScheduler:
     """
 
     def __init__(self) -> None:
-        self._deaths: list[_Death] = []
+        self._deaths: list[tuple[int, int | None, BatchPosition, Action]] = []
+        """Each: the loader, the worker, the batch, and what happens."""
         self._awaited: dict[tuple[int, int | None], BatchPosition] = {}
         self._released: set[int] = set()
         self._hung: defaultdict[int, list[Action]] = defaultdict(list)
@@ -177,7 +171,7 @@ class DeathScheduler:
         self, loader: int, worker: int | None, position: BatchPosition, action: Action
     ) -> None:
         """Do *action* once *loader* waits for the batch of *worker* at that *position*."""
-        self._deaths.append(_Death(loader, worker, position, action))
+        self._deaths.append((loader, worker, position, action))
         self._run_due()
 
     def add_hung(self, loader: int, release: Action) -> None:
@@ -202,12 +196,13 @@ class DeathScheduler:
 
     def release_all(self) -> None:
         """The scope ends."""
-        for loader in {each.loader for each in self._deaths} | set(self._hung):
+        for loader in {loader for loader, *_ in self._deaths} | set(self._hung):
             self.release(loader)
 
     def _run_due(self) -> None:
         for death in list(self._deaths):
-            awaited = self._awaited.get((death.loader, death.worker), (0, 0))
-            if death.loader in self._released or awaited >= death.position:
+            loader, worker, position, action = death
+            awaited = self._awaited.get((loader, worker), (0, 0))
+            if loader in self._released or awaited >= position:
                 self._deaths.remove(death)
-                death.action()
+                action()

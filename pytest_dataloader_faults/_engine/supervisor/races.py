@@ -188,20 +188,6 @@ class FileBarrier:
         """*worker* starts a batch, so that it may open files."""
         self.started[worker.loader].add(worker.pid)
 
-    def hold_open(self, worker: WorkerState, call: OpenCall, continue_syscall: Action) -> bool:
-        """Let *worker* wait before its *call*; False if it need not.
-
-        *continue_syscall* lets it open the file.
-        """
-        raise NotImplementedError
-
-    def hold_write(self, worker: WorkerState, path: str, continue_syscall: Action) -> bool:
-        """Let *worker* wait before its first write to *path*; False if it need not.
-
-        *continue_syscall* lets it write.
-        """
-        raise NotImplementedError
-
     def may_hold(self, worker: WorkerState, call: OpenCall) -> bool:
         """Whether workers may wait for each other at the file that *worker* opens by *call*."""
         if not (call.creates and worker.has_peers) or self._waits >= _MAX_WAITS:
@@ -254,7 +240,7 @@ class NewFileBarrier(FileBarrier):
                     self._wait(file, _TIMEOUT, started)
 
     def hold_open(self, worker: WorkerState, call: OpenCall, _continue_syscall: Action) -> bool:
-        """Note the *call*, for which a first write may wait."""
+        """Note the *call*, for which a first write may wait. It need not wait itself."""
         file = self._files.get(call.path)
         if file is None:
             if self.may_hold(worker, call):
@@ -271,6 +257,10 @@ class NewFileBarrier(FileBarrier):
         return False
 
     def hold_write(self, worker: WorkerState, path: str, continue_syscall: Action) -> bool:
+        """Let *worker* wait before its first write to *path*; False if it need not.
+
+        *continue_syscall* lets it write.
+        """
         file = self._files.get(path)
         if file is None or file.creator is not worker or file.write:
             return False
@@ -355,6 +345,7 @@ class EmptiedFileBarrier(FileBarrier):
         self._files: dict[str, _SharedFile] = {}
 
     def hold_open(self, worker: WorkerState, call: OpenCall, continue_syscall: Action) -> bool:
+        """Let *worker* wait before its *call*, until *continue_syscall*; False if it need not."""
         file = self._files.get(call.path)
         if file is None:
             if self.may_hold(worker, call):

@@ -18,7 +18,7 @@ from pytest_dataloader_faults import wire
 from pytest_dataloader_faults._engine import protocol
 from pytest_dataloader_faults._engine.kernel.caller import BadSyscallError, Syscall
 from pytest_dataloader_faults._engine.kernel.fake_paths import FakePathListener
-from pytest_dataloader_faults._engine.kernel.linux import NAMES, file_clock
+from pytest_dataloader_faults._engine.kernel.linux import file_clock
 from pytest_dataloader_faults._engine.kernel.syscalls import Listener
 from pytest_dataloader_faults._engine.plan import FaultPlan, sum_facts
 from pytest_dataloader_faults._engine.protocol import (
@@ -79,7 +79,7 @@ class Supervisor:
         self._report_fd = report_fd
         self._errors: list[str] = []
         self._events = Events()
-        self.services = SupervisorServices.create(self._events, self._on_error, plan)
+        self.services = SupervisorServices(self._events, self._on_error, plan)
         self._callers: dict[int, WorkerState] = {}
         """Of threads and processes under the filter of the main process: whose they are."""
         self._listeners: set[int] = set()
@@ -290,9 +290,7 @@ class Supervisor:
             parent = next(each for each in reversed(self.workers) if each.id is None)
             return WorkerState(hello, channel, parent.listener, self.plan, parent)
         tree = hello.tree
-        listener = (
-            FakePathListener(listener_fd, NAMES, tree) if tree else Listener(listener_fd, NAMES)
-        )
+        listener = FakePathListener(listener_fd, tree) if tree else Listener(listener_fd)
         return WorkerState(hello, channel, listener, self.plan)
 
     def _calling_worker(self, owner: WorkerState, call: Syscall) -> WorkerState:
@@ -338,7 +336,7 @@ class Supervisor:
                 worker.memory_taker = message.thread
 
     def _start(self, worker: WorkerState, sample: int | None) -> None:
-        if not worker.waits:
+        if not self.plan.needs.fetches:  # It does not wait for ``Proceed``.
             return
         start = FetchStart(worker, sample, self.services.deaths)
         try:

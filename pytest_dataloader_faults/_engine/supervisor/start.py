@@ -17,7 +17,6 @@ import time
 import traceback
 import warnings
 from collections.abc import Callable, Iterable
-from dataclasses import replace
 from functools import partial
 from typing import NoReturn
 
@@ -85,7 +84,7 @@ def _serve(
         supervisor = Supervisor(channel, door, message.plan, message.driver, report_fd, files)
         if shared_memory is not None:
             scope.callback(_remove_shared_memory, message, shared_memory, supervisor)
-        supervisor.services = replace(supervisor.services, bytes_read=bytes_read)
+        supervisor.services.bytes_read = bytes_read
         _end_by_signal(supervisor)
         # A second signal would interrupt the removal.
         scope.callback(signal.signal, signal.SIGTERM, signal.SIG_IGN)

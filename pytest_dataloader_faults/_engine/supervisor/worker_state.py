@@ -126,8 +126,6 @@ class WorkerState(WorkerFaults):
         self.listener = listener
         """What answers its system calls."""
         self._tree = hello.tree
-        self.waits = plan.needs.fetches
-        """Whether it waits for ``Proceed`` at each fetch and sample."""
         self.joins = parent is not None
         self._take_files(parent)
         self.identities = Identities()

@@ -13,7 +13,6 @@ import os
 import resource
 import stat
 from collections.abc import Callable
-from typing import NamedTuple
 
 from pytest_dataloader_faults._engine.file_copies import FileCopies, FileEdit, reopen
 from pytest_dataloader_faults._engine.kernel import caller
@@ -116,21 +115,20 @@ def _on_data_open(
     if may_differ and request.resolve:
         return _leave_to_kernel(worker, "by openat2 with RESOLVE_* flags")
     path = caller.find(call, request) if may_differ else request.raw
-    file = _look_at(path, request.flags & os.O_NOFOLLOW)
-    if file is not None and not stat.S_ISREG(file.status.st_mode):
+    real, status = _look_at(path, request.flags & os.O_NOFOLLOW)
+    if status is not None and not stat.S_ISREG(status.st_mode):
         return False
     if not request.is_descriptor:
-        real = file.path if file else os.path.realpath(path)
-        worker.note_name(request, real, is_there=file is not None)
+        worker.note_name(request, real, is_there=status is not None)
     operation = Operation(call.name, request.path, call.pid)
-    if file is not None:
+    if status is not None:
         worker.count(request.path, "opens")
     if fault := worker.fire_first_due(OpenError, operation):
         worker.listener.fail(call, fault.errno)
         return True
-    if file is None or not may_differ or not os.access(path, os.R_OK, effective_ids=True):
+    if status is None or not may_differ or not os.access(path, os.R_OK, effective_ids=True):
         return False
-    return _differs(worker, call, request, path, file.status.st_size, copies)
+    return _differs(worker, call, request, path, status.st_size, copies)
 
 
 def _differs(
@@ -154,21 +152,14 @@ def _differs(
     return edit is not None
 
 
-class _File(NamedTuple):
-    """A file, by its path without links."""
-
-    path: str
-    status: os.stat_result
-
-
-def _look_at(path: str, flags: int) -> _File | None:
-    """The file that *path* leads to; None if the kernel finds none, or may not."""
+def _look_at(path: str, flags: int) -> tuple[str, os.stat_result | None]:
+    """The file that *path* leads to, without links; None if the kernel finds none, or may not."""
     try:
         pin = os.open(path, flags | os.O_PATH | os.O_CLOEXEC)
     except OSError:
-        return None
+        return os.path.realpath(path), None
     try:
-        return _File(proc.link_of("self", pin), os.fstat(pin))
+        return proc.link_of("self", pin), os.fstat(pin)
     finally:
         os.close(pin)
 

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TypeAlias
 
 from pytest_dataloader_faults._engine.file_copies import FileCopies
+from pytest_dataloader_faults._engine.kernel.caller import Syscall
+from pytest_dataloader_faults._engine.plan import FaultPlan
 from pytest_dataloader_faults._engine.supervisor.events import DeathScheduler, Events, Timers
 from pytest_dataloader_faults._engine.supervisor.races import (
     EmptiedFileBarrier,
-    FileBarrier,
     NewFileBarrier,
     SharedOffsetBarrier,
     VainWaits,
@@ -18,46 +18,27 @@ from pytest_dataloader_faults._engine.supervisor.races import (
 from pytest_dataloader_faults._engine.supervisor.worker_state import WorkerState
 from pytest_dataloader_faults._engine.system.temporary import SharedCount
 
-if TYPE_CHECKING:
-    from typing_extensions import Self
 
-    from pytest_dataloader_faults._engine.kernel.caller import Syscall
-    from pytest_dataloader_faults._engine.plan import FaultPlan
-
-ErrorHandler = Callable[[WorkerState, "Syscall | None", Exception], None]
-
-
-@dataclass(frozen=True)
 class SupervisorServices:
-    """What answers need.
+    """What the answers of one supervisor share. *on_error* gets errors raised later than a call."""
 
-    *on_error* gets errors raised later than the call.
-
-    *provokes_races*: bring reads at a shared offset together, and creations of files with reads.
-
-    *bytes_read*: how many bytes were read for workers.
-    """
-
-    events: Events
-    on_error: ErrorHandler
-    copies: FileCopies
-    timers: Timers
-    deaths: DeathScheduler
-    barrier: SharedOffsetBarrier
-    new_files: FileBarrier
-    provokes_races: bool
-    bytes_read: SharedCount = field(default_factory=SharedCount)
-
-    @classmethod
-    def create(cls, events: Events, on_error: ErrorHandler, plan: FaultPlan) -> Self:
-        """The services of one supervisor."""
-        timers = Timers()
+    def __init__(
+        self,
+        events: Events,
+        on_error: Callable[[WorkerState, Syscall | None, Exception], None],
+        plan: FaultPlan,
+    ) -> None:
+        self.events, self.on_error = events, on_error
+        self.copies, self.deaths, self.timers = FileCopies(), DeathScheduler(), Timers()
+        self.provokes_races = plan.watch
+        """Whether reads at a shared offset are brought together, and creations with reads."""
         vain_waits = VainWaits(plan.collisions.unprovoked)
         at_new_files = EmptiedFileBarrier if plan.collisions.empties_late else NewFileBarrier
-        barriers = SharedOffsetBarrier(timers, vain_waits), at_new_files(timers, vain_waits)
-        copies, deaths = FileCopies(), DeathScheduler()
-        return cls(events, on_error, copies, timers, deaths, *barriers, plan.watch)
+        self.barrier = SharedOffsetBarrier(self.timers, vain_waits)
+        self.new_files: NewFileBarrier | EmptiedFileBarrier = at_new_files(self.timers, vain_waits)
+        self.bytes_read = SharedCount()
+        """How many bytes were read for workers."""
 
 
-CallAnswer: TypeAlias = "Callable[[WorkerState, Syscall, SupervisorServices], bool]"
+CallAnswer: TypeAlias = Callable[[WorkerState, Syscall, SupervisorServices], bool]
 """Answers a call as the faults of its worker demand; False if the kernel should execute it."""
