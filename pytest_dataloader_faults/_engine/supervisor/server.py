@@ -27,6 +27,7 @@ from pytest_dataloader_faults._engine.protocol import (
     ToLoader,
 )
 from pytest_dataloader_faults._engine.supervisor.answers import answer
+from pytest_dataloader_faults._engine.supervisor.answers.files import is_plain_read
 from pytest_dataloader_faults._engine.supervisor.answers.services import SupervisorServices
 from pytest_dataloader_faults._engine.supervisor.answers.workers import FetchStart, give_orders
 from pytest_dataloader_faults._engine.supervisor.events import Events, Timers
@@ -365,12 +366,13 @@ class Supervisor:
             return
         worker = self._calling_worker(worker, call)
         try:
-            if self._refusals.refuse(worker, call):
-                return
-            if worker.armed:
-                answer(worker, call, self.services)
-            else:
+            if is_plain_read(worker, call):
                 worker.listener.continue_syscall(call)
+            elif not self._refusals.refuse(worker, call):
+                if worker.armed:
+                    answer(worker, call, self.services)
+                else:
+                    worker.listener.continue_syscall(call)
         except Exception as error:  # noqa: BLE001  # whatever it is, it must be reported
             self._on_error(worker, call, error)
 

@@ -41,6 +41,7 @@ from pytest_dataloader_faults._engine.worker.fetch_hooks import (
     observe_fetches,
     seed_samples,
 )
+from pytest_dataloader_faults._engine.worker.sockets import use_sockets_unseen
 from pytest_dataloader_faults.exceptions import DataLoaderFaultsError, HarnessError
 from pytest_dataloader_faults.faults import Fault, WorkerKilled
 from pytest_dataloader_faults.faults.base import Place
@@ -227,6 +228,7 @@ def arm_kernel_session(
         assert isinstance(orders, Proceed)
         apply_orders(orders, descriptors, mapped)
         has_more = orders.has_more
+    use_sockets_unseen()
     return _session(channel, config, worker)
 
 

@@ -4,6 +4,7 @@ import multiprocessing
 import os
 import signal
 import time
+from multiprocessing.connection import Connection, Pipe
 
 import pytest
 from torch.utils.data import DataLoader, Dataset
@@ -11,6 +12,7 @@ from torch.utils.data._utils import worker as torch_worker
 
 from pytest_dataloader_faults import inject, run_trial
 from pytest_dataloader_faults._engine.worker.arm import end_with_parent
+from pytest_dataloader_faults._engine.worker.sockets import use_sockets_unseen
 from pytest_dataloader_faults.faults import ReadError, WorkerExited, WorkerHung, WorkerKilled
 from pytest_dataloader_faults.outcomes import FiringKind
 from support.attempts import epoch_of
@@ -115,3 +117,20 @@ def _epoch(injection, call, place, dataset, size):
 
 def _batches(size):
     return [[*range(start, start + size)] for start in range(0, SAMPLES, size)]
+
+
+@pytest.mark.parametrize("duplex", [True, False], ids=["sockets", "pipe"])
+def test_connections_pass_messages_unseen(monkeypatch, duplex):
+    for method in (Connection._recv, Connection._send):
+        monkeypatch.setattr(method, "__defaults__", method.__defaults__)
+    use_sockets_unseen()
+    near, far = Pipe(duplex=duplex)
+    for size in (0, 1, 40_000):
+        far.send_bytes(bytes(size))
+        assert near.recv_bytes() == bytes(size)
+    far.close()
+    with pytest.raises(EOFError):
+        near.recv_bytes()
+    near.close()
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        Connection._recv.__defaults__[0](1 << 20, 1)

@@ -22,6 +22,7 @@ from pytest_dataloader_faults._engine.kernel.caller import (
     Syscall,
     to_signed,
 )
+from pytest_dataloader_faults._engine.kernel.calls import CALLS
 from pytest_dataloader_faults._engine.kernel.syscalls import (
     Description,
     Span,
@@ -238,9 +239,21 @@ def on_fallocate(worker: WorkerState, call: Syscall, _: SupervisorServices) -> b
     return False
 
 
+_READS = frozenset(name for name, facts in CALLS.items() if facts.reads_into_buffers)
 _MAPPED_WRITE = "write through a mapping"
 _INHERITED_WRITE = "write to a file that was open before the worker started"
 """Labels in ``unobserved``: writes that no call shows, and writes that cannot fail."""
+
+
+def is_plain_read(worker: WorkerState, call: Syscall) -> bool:
+    """Whether *call* is a read that no fault and no count is about. Most are: this is quick."""
+    if call.name not in _READS:
+        return False
+    try:
+        path = worker.path_at(call.pid, to_signed(call.arguments[0]))
+    except OSError:
+        return False
+    return not path or not worker.needs_reads_of(path)
 
 
 def on_read(worker: WorkerState, call: Syscall, services: SupervisorServices) -> bool:
