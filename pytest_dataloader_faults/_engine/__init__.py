@@ -22,11 +22,15 @@ _NEEDED: dict[str, Callable[[], int]] = {
     "memfd_create(2)": lambda: os.memfd_create("probe"),
 }
 """System calls that it needs apart from seccomp(2); each returns a descriptor."""
-_FORBIDDEN = "{} is missing or forbidden here (the container's seccomp profile?) [{}, Linux {}]"
+_FORBIDDEN = "{} is missing or forbidden here (the container's seccomp profile?)"
 _PROBE_SECONDS = 20.0
 """A probe takes 10 ms of a processor."""
 _WORKS = "works"
 _NO_ANSWER = "two processes that tried it exited, or were stopped, before they had an answer"
+
+
+def _named(number: int | None) -> str:
+    return f"[{errno.errorcode.get(number or 0, 'error')}, Linux {os.uname().release}]"
 
 
 def _probe_in_child() -> str:
@@ -50,8 +54,7 @@ def _explain_unusable_system() -> str | None:
         except OSError as error:
             if error.errno in (errno.EMFILE, errno.ENFILE):  # That proves nothing about the kernel.
                 raise
-            number = errno.errorcode.get(error.errno or 0)
-            return _FORBIDDEN.format(name, number, os.uname().release)
+            return f"{_FORBIDDEN.format(name)} {_named(error.errno)}"
     return proc.explain_unusable_procfs()
 
 
@@ -130,9 +133,7 @@ def _filter_reason() -> str | None:
         code = linux.ARCHITECTURES[linux.MACHINE]
         os.close(linux.filter_this_process(program({}, code), _ANY_PROCESS))
     except OSError as error:
-        number = error.errno or 0
-        name = errno.errorcode.get(number, "error")
-        return f"{_HINTS.get(number, error.strerror)} [{name}, Linux {os.uname().release}]"
+        return f"{_HINTS.get(error.errno or 0, error.strerror)} {_named(error.errno)}"
     return _memory_reason()
 
 
@@ -141,10 +142,7 @@ def _memory_reason() -> str | None:
     if not (child := fork()):
         os._exit(_reading_error(os.getppid()))
     number = reap(child)
-    if not number:
-        return None
-    name = errno.errorcode.get(number, "error")
-    return f"{_NO_MEMORY} [{name}, Linux {os.uname().release}]"
+    return f"{_NO_MEMORY} {_named(number)}" if number else None
 
 
 def _reading_error(pid: int) -> int:

@@ -8,10 +8,10 @@ import os
 import random
 import shutil
 import stat
+import tempfile
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
-from tempfile import gettempdir
 from typing import NamedTuple
 
 from pytest_dataloader_faults.exceptions import InvalidArgumentError
@@ -196,36 +196,15 @@ def _copy(original: int, copy: int, start: int, end: int) -> None:
 def _new_file(path: str, *, in_memory: bool) -> int:
     """A descriptor of a new file without a name, for a copy of *path*."""
     if not in_memory:
-        return _open_unlinked(gettempdir())
+        return _open_unlinked()
     label = os.fsencode(os.path.basename(path))[:200]  # The kernel takes 249 bytes.
     return os.memfd_create(os.fsdecode(label))
 
 
-def random_name(folder: str) -> str:
-    """The path of a file in *folder* that does not exist."""
-    return os.path.join(folder, f"pytest-dataloader-faults-{os.urandom(8).hex()}")
-
-
-NEW = os.O_RDWR | os.O_CREAT | os.O_EXCL
-
-
-def _open_unlinked(folder: str) -> int:
-    """A file in *folder* without a name, which need not be removed if this process is killed."""
-    try:
-        return os.open(folder, os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o600)
-    except OSError as error:
-        if error.errno not in (errno.EOPNOTSUPP, errno.EISDIR, errno.ENOENT):
-            raise
-    name = random_name(folder)  # That file system has no such files.
-    fd = os.open(name, NEW | os.O_CLOEXEC, 0o600)
-    os.unlink(name)
-    return fd
-
-
-# Some facts about symbolic links in a folder. A write through one goes to the user's own file, and
-# creates it where the link leads nowhere. chmod(2) also acts on the user's file. So a copy has
-# files instead of links. A link that leads nowhere leads into a folder that does not exist, where
-# nothing can be created. A link to a folder around itself leads to the copy of that folder.
+def _open_unlinked() -> int:
+    """A file on disk without a name, which need not be removed if this process is killed."""
+    with tempfile.TemporaryFile(buffering=0) as file:
+        return os.dup(file.fileno())
 
 
 _FICLONE = 0x40049409

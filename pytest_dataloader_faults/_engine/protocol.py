@@ -3,45 +3,6 @@
 The process that iterates the DataLoader has one connection to the supervisor. All processes that
 arm themselves share an end of another one, the door, by which each passes on an end of its own.
 There is no address that other processes could connect to.
-
-===================  =====================================================  ==============
-From the loader      When                                                   Answer
-===================  =====================================================  ==============
-``Configure``        first of all                                           ``Done``
-``AwaitingBatch``    the loop is about to wait for a worker's batch, (1)
-``ReleaseLoader``    an iterator is about to end its workers
-``WaitUntilIdle``    no more batches are requested in this epoch            ``Idle``
-``EndFaults``        no fault may happen in the epochs that follow          ``Done``
-``DatasetMade``      the process that made the dataset was armed before     ``Done``
-``GetReport``        the counters are wanted, or the scope ends             ``WorkerReports``
-===================  =====================================================  ==============
-
-===================  =====================================================  ==============
-From a worker        When                                                   Answer
-===================  =====================================================  ==============
-``Hello``            it is armed; by the door, with the listener unless it
-                     joins, an end of its connection, and descriptors of
-                     inherited files                                        ``Proceed``
-``FetchStarted``     a batch starts                                         ``Proceed``, (1)
-``SampleStarted``    a sample starts, if the schedule needs to know         ``Proceed``, (1)
-``FetchFinished``    the batch was made, failed, or there are no more
-``WorkerIdle``       the worker failed before its first batch
-``TakesFreeMemory``  it takes the free memory, so that a batch gets its own
-===================  =====================================================  ==============
-
-===================  =====================================================
-To the journal       When; only in a trial, whose warden and pytest read it
-===================  =====================================================
-``WorkerArmed``      a worker has armed itself
-``FileCreated``      a file was created
-``FileChanged``      an older file is changed, in a trial without faults
-``ChangeRefused``    a file was not changed, because a fault had fired
-``WorkerReports``    the supervisor is ended before the loader requests it
-===================  =====================================================
-
-(1) Only if a fault may affect a worker when a batch or a sample starts (``Plan.needs.fetches``).
-
-With ``has_more``, another ``Proceed`` follows: the number of descriptors in a message is limited.
 """
 
 from __future__ import annotations
@@ -220,6 +181,39 @@ class Door:
 
 def _open_door(descriptor: Any) -> Door:
     return Door(Channel.of(descriptor.detach()))
+
+
+# Which messages there are, when they are sent, and the answers to them.
+#
+# From the loader
+#   Configure        first of all                                            -> Done
+#   AwaitingBatch    the loop is about to wait for a worker's batch (1)
+#   ReleaseLoader    an iterator is about to end its workers
+#   WaitUntilIdle    no more batches are requested in this epoch             -> Idle
+#   EndFaults        no fault may happen in the epochs that follow           -> Done
+#   DatasetMade      the process that made the dataset was armed before      -> Done
+#   GetReport        the counters are wanted, or the scope ends              -> WorkerReports
+#
+# From a worker
+#   Hello            it is armed; by the door, with the listener unless it
+#                    joins, an end of its connection, and descriptors of
+#                    inherited files                                         -> Proceed
+#   FetchStarted     a batch starts                                          -> Proceed (1)
+#   SampleStarted    a sample starts, if the schedule needs to know          -> Proceed (1)
+#   FetchFinished    the batch was made, failed, or there are no more
+#   WorkerIdle       the worker failed before its first batch
+#   TakesFreeMemory  it takes the free memory, so that a batch gets its own
+#
+# To the journal, only in a trial, whose warden and pytest read it
+#   WorkerArmed      a worker has armed itself
+#   FileCreated      a file was created
+#   FileChanged      an older file is changed, in a trial without faults
+#   ChangeRefused    a file was not changed, because a fault had fired
+#   WorkerReports    the supervisor is ended before the loader requests it
+#
+# (1) Only if a fault may affect a worker when a batch or a sample starts (Plan.needs.fetches).
+#
+# With has_more, another Proceed follows: the number of descriptors in a message is limited.
 
 
 class Configure(NamedTuple):

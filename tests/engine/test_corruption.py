@@ -5,10 +5,10 @@ import functools
 import itertools
 import mmap
 import os
+import tempfile
 
 import pytest
 
-from pytest_dataloader_faults._engine import file_copies
 from pytest_dataloader_faults._engine.file_copies import FileEdit, altered_copy
 from pytest_dataloader_faults.faults import CorruptedFile, TruncatedFile
 from support.attempts import attempt
@@ -131,7 +131,7 @@ def test_a_large_copy_has_no_name(tmp_path, monkeypatch, make):
     folder.mkdir()
     original = tmp_path / "original"
     original.write_bytes(bytes(range(200)))
-    monkeypatch.setattr(file_copies, "gettempdir", lambda: str(folder))
+    monkeypatch.setattr(tempfile, "tempdir", str(folder))
     monkeypatch.setattr(os, "open", make)
     copy = altered_copy(str(original), FileEdit(length=100), str(original), in_memory=False)
     monkeypatch.undo()

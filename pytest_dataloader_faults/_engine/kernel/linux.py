@@ -190,10 +190,10 @@ def filter_this_process(program: bytes, supervisor: int) -> int:
 
 def filter_and_send(
     program: bytes, supervisor: int, connection: socket.socket, packed: bytes, fds: Sequence[int]
-) -> tuple[int, int]:
-    """Install *program* on all threads, and send *packed* with the listener and *fds*.
+) -> int:
+    """Install *program* on all threads, send *packed* with the listener and *fds*; the listener.
 
-    Returns the listener and how many bytes were sent. No other thread of the interpreter gets the
+    No other thread of the interpreter gets the
     GIL between the two calls: a call of that thread could wait for the supervisor, and this thread
     for the GIL. So C code makes both of them, one after the other.
     """
@@ -212,15 +212,14 @@ def filter_and_send(
             partial(connection.sendmsg, (packed,), (rights,)),
         )
         try:
-            *_, sent = map(_CALL, steps)
+            list(map(_CALL, steps))
         except OSError:
             check(descriptors[0], f"seccomp(SET_MODE_FILTER, {flags:#x})")
             os.close(descriptors[0])
             raise
-        return int(sent)
+        return descriptors[0]
 
-    sent = _with_known_flags(install)
-    return descriptors[0], sent
+    return _with_known_flags(install)
 
 
 def _let_trace(supervisor: int) -> None:

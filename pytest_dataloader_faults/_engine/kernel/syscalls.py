@@ -120,24 +120,20 @@ _CURRENT = -1
 """To preadv2(2) and pwritev2(2): the offset of the descriptor."""
 
 
-class Span(NamedTuple):
-    """The bytes of the file that a call will return, or map."""
+def span(call: Syscall, number: int) -> tuple[int, int]:
+    """Which bytes *call* reads from the descriptor *number*, or maps: the first, and how many.
 
-    start: int
-    length: int
-
-
-def span(call: Syscall, number: int) -> Span:
-    """What *call* is about, a read of the descriptor *number*. Unknown: nothing."""
+    Unknown: none.
+    """
     if call.name == "mmap":
-        return Span(call.arguments[5], call.arguments[1])
+        return call.arguments[5], call.arguments[1]
     if not call.facts.reads_into_buffers:
-        return Span(0, 0)
+        return 0, 0
     start = _offset(call)
     if start is None:
         start = proc.fd_info(number, call.pid).offset
     size = os.stat(f"/proc/{call.pid}/fd/{number}").st_size
-    return Span(start, max(0, min(requested_length(call), size - start)))
+    return start, max(0, min(requested_length(call), size - start))
 
 
 # Some facts about a part of a read or a write. An answer cannot change how much the kernel

@@ -105,8 +105,7 @@ class Timers:
 
     def __init__(self) -> None:
         self._waiting: list[tuple[float, int]] = []
-        self._actions: dict[int, Action] = {}
-        self._patience: dict[int, Patience] = {}
+        self._actions: dict[int, tuple[Action, Patience | None]] = {}
         self._number = itertools.count()
 
     def after(self, seconds: float, action: Action, pids: Collection[int] = ()) -> int:
@@ -115,16 +114,13 @@ class Timers:
         Seconds in which one of the processes *pids* waits for a processor do not count.
         """
         number = next(self._number)
-        self._actions[number] = action
-        if pids:
-            self._patience[number] = Patience(seconds, pids)
+        self._actions[number] = action, Patience(seconds, pids) if pids else None
         heapq.heappush(self._waiting, (time.monotonic() + seconds, number))
         return number
 
     def cancel(self, number: int) -> None:
         """Forget an action."""
         self._actions.pop(number, None)
-        self._patience.pop(number, None)
 
     def timeout(self) -> float | None:
         """Seconds until the next action is due; None if there is none."""
@@ -137,13 +133,11 @@ class Timers:
         now = time.monotonic() if self._waiting else 0.0
         while self._waiting and (everything or self._waiting[0][0] <= now):
             _, number = heapq.heappop(self._waiting)
-            patience = self._patience.get(number)
+            action, patience = self._actions.get(number, (None, None))
             if patience and not (everything or patience.is_over()):
                 heapq.heappush(self._waiting, (time.monotonic() + patience.left, number))
-                continue
-            action = self._actions.get(number)
-            self.cancel(number)
-            if action is not None:
+            elif action is not None:
+                self.cancel(number)
                 action()
 
 

@@ -251,7 +251,7 @@ def _hand_over(config: WorkerConfig, hello: Hello, attached: list[int]) -> None:
         if needs.memory:  # Each allocation that needs a call would wait.
             reserve_memory()
         with _pause_collection():
-            listener, _ = linux.filter_and_send(
+            listener = linux.filter_and_send(
                 program, config.supervisor, door.connection, packet, descriptors
             )
             os.close(listener)

@@ -63,7 +63,8 @@ def observe_fetches(listener: FetchListener, *, samples: bool, seed: int | None 
             if samples:
                 fetcher.dataset_iter = _ObservedStream(fetcher.dataset_iter, listener)
         elif samples or seed is not None:
-            begin = _BeginSamples(listener if samples else FetchListener(), seed)
+            told = listener if samples else FetchListener()
+            begin = functools.partial(_begin_samples, told, seed)
             fetcher.dataset = ObservedDataset(fetcher.dataset, begin, one_by_one=seed is not None)
 
     for kind in (fetch._MapDatasetFetcher, fetch._IterableDatasetFetcher):
@@ -176,18 +177,13 @@ class ObservedDataset:
         return several(drawn)
 
 
-class _BeginSamples:
-    """Tells *listener* which samples begin, and seeds them if there is a *seed*."""
-
-    def __init__(self, listener: FetchListener, seed: int | None) -> None:
-        self._listener, self._seed = listener, seed
-
-    def __call__(self, indices: Sequence[Any]) -> None:
-        for index in indices:
-            is_known = len(indices) == 1 and integer_of(index) is not None
-            self._listener.begin_sample(number_of(index), alone=is_known)
-            if self._seed is not None:
-                seed_sample(self._seed, index)
+def _begin_samples(listener: FetchListener, seed: int | None, indices: Sequence[Any]) -> None:
+    """Tell *listener* which samples begin, and seed them if there is a *seed*."""
+    for index in indices:
+        is_known = len(indices) == 1 and integer_of(index) is not None
+        listener.begin_sample(number_of(index), alone=is_known)
+        if seed is not None:
+            seed_sample(seed, index)
 
 
 def _read_one_by_one(

@@ -25,7 +25,6 @@ from pytest_dataloader_faults._engine.kernel.caller import (
 from pytest_dataloader_faults._engine.kernel.calls import CALLS
 from pytest_dataloader_faults._engine.kernel.syscalls import (
     Description,
-    Span,
     description_of,
     requested_length,
     span,
@@ -285,7 +284,9 @@ def on_read(worker: WorkerState, call: Syscall, services: SupervisorServices) ->
     return True
 
 
-def _find_read(worker: WorkerState, call: Syscall, number: int) -> tuple[str, Span] | None:
+def _find_read(
+    worker: WorkerState, call: Syscall, number: int
+) -> tuple[str, tuple[int, int]] | None:
     """The file that *call* reads by descriptor *number*, and what of it; None if it is exempt."""
     try:
         path = worker.path_at(call.pid, number)

@@ -110,14 +110,6 @@ class CutOff(NamedTuple):
     is_reset: bool
 
 
-class _Passage(NamedTuple):
-    """The part of an answer to pass on, *released* is set, and how the connection ends then."""
-
-    data: bytes
-    cut: CutOff | None
-    released: threading.Event
-
-
 class Relayed:
     """A connection of *worker*: *near* is our end of its socket, *far* that of its peer's."""
 
@@ -266,16 +258,16 @@ class Relayed:
 
     def _return(self, data: bytes) -> bool:
         """Pass on *data*, which the peer has sent, to the worker; False if no more follows."""
-        passage = self._ask(partial(self._apply_faults, data))
-        passage.released.wait()
+        data, cut, released = self._ask(partial(self._apply_faults, data))
+        released.wait()
         with contextlib.suppress(OSError):  # This side is gone; the other direction reports it.
-            self._near.sendall(passage.data)
-        if passage.cut:
-            self._cut_off(is_reset=passage.cut.is_reset)
-        return passage.cut is None
+            self._near.sendall(data)
+        if cut:
+            self._cut_off(is_reset=cut.is_reset)
+        return cut is None
 
-    def _apply_faults(self, data: bytes) -> _Passage:
-        """What faults make of *data*, which the peer has sent."""
+    def _apply_faults(self, data: bytes) -> tuple[bytes, CutOff | None, threading.Event]:
+        """The part of *data* to pass on, how the connection ends then, and what to wait for."""
         released = threading.Event()
         released.set()
         if self._is_asked:
@@ -284,7 +276,7 @@ class Relayed:
         begin = self._answered_bytes
         self._answered_bytes += len(data)
         cut = self._due_cut(begin, self._answered_bytes)
-        return _Passage(data[: cut.offset - begin] if cut else data, cut, released)
+        return data[: cut.offset - begin] if cut else data, cut, released
 
     def _due_cut(self, begin: int, end: int) -> CutOff | None:
         """Where the answer ends, if that is among its bytes from *begin* to *end*."""
