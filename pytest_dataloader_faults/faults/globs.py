@@ -2,17 +2,6 @@
 
 Left out unless a glob names their folder literally: the system's own files, installed packages, and
 code (its import or the printing of a traceback would otherwise be hit by ``"*"``).
-
-Some facts about /dev/shm. shm_open(3) and sem_open(3) do not accept a name with a slash, so the
-segments and semaphores of all libraries lie directly in it: torch_PID_..., sem.mp-..., psm_... and
-pym-... of multiprocessing, and others whose names are unknown (vader_segment.host.0,
-cuda.shm.0.1.1). A fault in one would break the communication of processes instead of what they read
-from a disk. Data that was copied there for speed is in a folder, or its name ends as that of a file
-does.
-
-The path of a TCP connection is the address of the peer: ``tcp://192.0.2.1:443`` or
-``tcp://[2001:db8::1]:443``. Like a system file, only an explicit glob matches it, one that starts
-with tcp://. The bracket after that is part of the address.
 """
 
 from __future__ import annotations
@@ -24,6 +13,18 @@ import sys
 import sysconfig
 from collections.abc import Iterable
 from functools import lru_cache
+
+# Some facts about /dev/shm. shm_open(3) and sem_open(3) do not accept a name with a slash, so the
+# segments and semaphores of all libraries lie directly in it: torch_PID_..., sem.mp-..., psm_...
+# and pym-... of multiprocessing, and others whose names are unknown (vader_segment.host.0,
+# cuda.shm.0.1.1). A fault in one would break the communication of processes instead of what they
+# read from a disk. Data that was copied there for speed is in a folder, or its name ends as that of
+# a file does.
+#
+# The path of a TCP connection is the address of the peer: ``tcp://192.0.2.1:443`` or
+# ``tcp://[2001:db8::1]:443``. Like a system file, only an explicit glob matches it, one that starts
+# with tcp://. The bracket after that is part of the address.
+
 
 SCHEME = "tcp://"
 """The start of the path of a TCP connection."""
