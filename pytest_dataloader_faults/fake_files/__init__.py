@@ -60,7 +60,7 @@ class FakeDatasetFs:
         from pyfakefs.fake_filesystem_unittest import Patcher
 
         with contextlib.ExitStack() as scope:
-            scope.enter_context(with_workers())
+            scope.enter_context(_with_workers())
             patcher: Any = scope.enter_context(Patcher())
             self._scope = scope.pop_all()
         return patcher.fs  # type: ignore[no-any-return]
@@ -71,7 +71,7 @@ class FakeDatasetFs:
 
 
 @contextlib.contextmanager
-def with_workers() -> Iterator[None]:
+def _with_workers() -> Iterator[None]:
     """In this scope loaders with workers work under pyfakefs. Enter it before pyfakefs starts.
 
     It changes nothing unless torch is imported already.

@@ -43,7 +43,7 @@ from pytest_dataloader_faults.faults import KINDS, Fault
 from pytest_dataloader_faults.faults.base import Place, default_path
 from pytest_dataloader_faults.faults.globs import is_address
 
-__all__ = ("fault_schedules", "faults", "loader_options")
+__all__ = ("DataFiles", "fault_schedules", "faults", "loader_options")
 
 
 Kinds = Iterable[type[Fault]]
@@ -161,9 +161,9 @@ def fault_schedules(
         max_workers: The maximum number of workers of the loader.
 
     """
-    require(ints(0), min_faults=min_faults)
-    require(ints(max(1, min_faults)), max_faults=max_faults)
-    data = data_files(files)
+    _require(ints(0), min_faults=min_faults)
+    _require(ints(max(1, min_faults)), max_faults=max_faults)
+    data = _data_files(files)
     if counts_by_path := {**data.count("opens"), **data.count("reads")}:
         paths = [*counts_by_path]
         data = replace(data, focus=draw(st.sampled_from([*paths, *paths[:_EARLY]])))
@@ -188,9 +188,9 @@ def _sizes(files: DataFiles, min_faults: int, max_faults: int) -> list[tuple[int
 
 def _fault_strategy(files: Files, kinds: Kinds, max_workers: int) -> st.SearchStrategy[Fault]:
     chosen: list[type[Fault]] = choose_arguments(KINDS.values(), InvalidArgument, kinds=kinds)
-    require(COUNT, max_workers=max_workers)
-    data = data_files(files)
-    possible = [each for each in chosen if not each.operation or count_operations(data, each)]
+    _require(COUNT, max_workers=max_workers)
+    data = _data_files(files)
+    possible = [each for each in chosen if not each.operation or _count_operations(data, each)]
     if not possible:
         message = f"kinds={chosen!r} must have a fault that can occur in files={files!r}"
         raise InvalidArgument(message)
@@ -232,7 +232,7 @@ def _kind_strategy(kind: type[Any], files: DataFiles, max_workers: int) -> st.Se
         # pass the batch: the loader waits forever, regardless of the dataset.
         workers = st.sampled_from((None, *_single_workers(max_workers)))
         return st.builds(vocabulary.DescriptorExhaustion, workers=workers)
-    count = sum(count_operations(files, kind).values()) if kind.operation else _NTH
+    count = sum(_count_operations(files, kind).values()) if kind.operation else _NTH
     arguments = {name: st.sampled_from(values) for name, values in drawn.items()}
     return st.builds(kind, nth=st.integers(1, count), **arguments)
 
@@ -241,11 +241,11 @@ def _kind_strategy(kind: type[Any], files: DataFiles, max_workers: int) -> st.Se
 def _operation_fault(
     draw: st.DrawFn, kind: type[Any], drawn: Domains, files: DataFiles, max_workers: int
 ) -> Fault:
-    path, in_epoch = draw(operations(files, kind))
-    nth = {"nth": draw(nth_of(in_epoch, files.epochs))} if hasattr(kind, "nth") else {}
+    path, in_epoch = draw(_operations(files, kind))
+    nth = {"nth": draw(_nth_of(in_epoch, files.epochs))} if hasattr(kind, "nth") else {}
     single = _single_workers(max_workers)
     workers = (*[None] * 2 * len(single), *single) or (None,)  # All workers, mostly.
-    fault: Fault = kind(path=path, **nth, **draw(combinations(**drawn, workers=workers)))
+    fault: Fault = kind(path=path, **nth, **draw(_combinations(**drawn, workers=workers)))
     return fault
 
 
@@ -261,7 +261,7 @@ def _batch_fault(draw: st.DrawFn, kind: type[Any], files: DataFiles, max_workers
     at = draw(st.sampled_from([*range(1, last_batch + 1), min(2, last_batch)]))
     domains = dict(_DRAWN.get(kind, {}))
     domains["worker"] = (*range(max_workers), None) if max_workers > 1 else (0,)
-    fault: Fault = kind(at=at, **draw(combinations(**domains)))
+    fault: Fault = kind(at=at, **draw(_combinations(**domains)))
     return fault
 
 
@@ -288,14 +288,14 @@ def loader_options(
             cannot be shuffled.
 
     """
-    require(ints(0), min_workers=min_workers)
-    require(ints(max(1, min_workers)), max_workers=max_workers)
-    require(COUNT, max_batch_size=max_batch_size)
+    _require(ints(0), min_workers=min_workers)
+    _require(ints(max(1, min_workers)), max_workers=max_workers)
+    _require(COUNT, max_batch_size=max_batch_size)
     methods: list[Any] = [None]
     if start_methods is not None:
         names = ("fork", "spawn", "forkserver")
         methods = choose_arguments(names, InvalidArgument, start_methods=start_methods)
-    require(FLAG, shuffle=shuffle)
+    _require(FLAG, shuffle=shuffle)
     workers = draw(st.sampled_from(range(min_workers, max_workers + 1)))
     options: dict[str, Any] = {"num_workers": workers}
     usual = min(4, max_batch_size)  # What trials have by default; the others shrink to it.
@@ -327,14 +327,14 @@ def loader_options(
 # Two choices remain: the file that the fault hits, and the operation on it.
 
 
-def require(rule: ArgumentRule, **arguments: Any) -> None:
+def _require(rule: ArgumentRule, **arguments: Any) -> None:
     """Raise Hypothesis' InvalidArgument for *arguments* that *rule* does not allow."""
     for name, value in arguments.items():
         rule.check(name, value, error=InvalidArgument)
 
 
 @lru_cache
-def combinations(**domains: tuple[Hashable, ...]) -> st.SearchStrategy[dict[str, Any]]:
+def _combinations(**domains: tuple[Hashable, ...]) -> st.SearchStrategy[dict[str, Any]]:
     """A value for each of *domains*, by name, drawn together; shrinks to the first of each."""
     places = itertools.product(*(range(len(values)) for values in domains.values()))
     simplest_first = sorted(places, key=lambda positions: (sum(map(bool, positions)), positions))
@@ -348,7 +348,7 @@ def combinations(**domains: tuple[Hashable, ...]) -> st.SearchStrategy[dict[str,
     return st.sampled_from(choices)
 
 
-def operations_on(glob: str | None = None) -> tuple[str, ...]:
+def _operations_on(glob: str | None = None) -> tuple[str, ...]:
     """What workers may do to paths, named as by ``Fault.operation``.
 
     *glob*: only to what it matches. Whether they change a file, it does not say.
@@ -398,7 +398,7 @@ class DataFiles:
     @classmethod
     def of(cls, workload: Workload, samples: int) -> DataFiles:
         """The files of *workload*, for a dataset with this many *samples*."""
-        by_path = {each: workload.count_per_file(each) for each in operations_on()}
+        by_path = {each: workload.count_per_file(each) for each in _operations_on()}
         sources = {path for each in _OF_SOURCES for path in by_path[each]}
         counts: dict[str, Mapping[str, int]] = {}
         together: dict[str, Path] = {}
@@ -445,7 +445,7 @@ def _name_paths(
     return {path: glob.escape(path) for path in paths}, workload.path_of(operation)
 
 
-def nth_of(in_epoch: int, epochs: int) -> st.SearchStrategy[int]:
+def _nth_of(in_epoch: int, epochs: int) -> st.SearchStrategy[int]:
     """The number of an operation that a worker does *in_epoch* times in each of *epochs*.
 
     The first one of an epoch is as likely as all others together.
@@ -459,7 +459,7 @@ def nth_of(in_epoch: int, epochs: int) -> st.SearchStrategy[int]:
     return st.sampled_from([1, *(nth for each in later for nth in (each, next(firsts)))])
 
 
-def data_files(files: Files) -> DataFiles:
+def _data_files(files: Files) -> DataFiles:
     """*files* as ``DataFiles``; for globs, the number of operations is a guess."""
     if isinstance(files, DataFiles):
         return files
@@ -469,13 +469,13 @@ def data_files(files: Files) -> DataFiles:
         raise InvalidArgument(str(error)) from error
     counts: defaultdict[str, dict[str, int]] = defaultdict(dict)
     for each in globs:
-        for operation in operations_on(each):
+        for operation in _operations_on(each):
             counts[operation][each] = _NTH
     together = {operation: path_of(tuple(paths)) for operation, paths in counts.items()}
     return DataFiles(counts={**counts, "starts": {"": _NTH}}, together=together)
 
 
-def count_operations(files: DataFiles, kind: type[Fault]) -> Mapping[str, int]:
+def _count_operations(files: DataFiles, kind: type[Fault]) -> Mapping[str, int]:
     """How often a worker does what faults of *kind* are about in an epoch, by glob."""
     if kind is vocabulary.ClosedDescriptor:  # The descriptor may be inherited.
         opens = files.count("opens")
@@ -483,12 +483,12 @@ def count_operations(files: DataFiles, kind: type[Fault]) -> Mapping[str, int]:
     return files.count(kind.operation)
 
 
-def operations(files: DataFiles, kind: type[Fault]) -> st.SearchStrategy[tuple[Path, int]]:
+def _operations(files: DataFiles, kind: type[Fault]) -> st.SearchStrategy[tuple[Path, int]]:
     """One of the files that faults of *kind* can hit, or all of them. Shrinks to the first file.
 
     Also how often a worker opens or reads it, or all of them, in one epoch.
     """
-    each_count = count_operations(files, kind)
+    each_count = _count_operations(files, kind)
     paths = [path for path in each_count if path == files.focus] or [*each_count]
     targets: list[tuple[Path, int]] = [(path, each_count[path]) for path in paths]
     share = math.ceil(sum(each_count.values()) / files.workers)

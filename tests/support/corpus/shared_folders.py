@@ -120,14 +120,17 @@ class SavesItsPartByRank(SavesItsPart):
         return f"{place()[0]}-"
 
 
-CASES: tuple[Case, ...] = tuple(
-    Case("O9", specimen, "ranks-agree", finding, twin, options=TWO)
-    for specimen, finding, twin in (
-        (SavesItsPart, "corrupted: were delivered on no rank", SavesItsPartByRank),
-        (
-            WritesOnRank0,
-            "fails_without_fault: all.bin: 0 bytes, expected 64",
-            WritesOnRank0ThenMeets,
-        ),
-    )
-) + (Case("O11", WaitsForRank0, "rank-stops", "hung: ", WaitsInVain, TWO),)
+CASES: tuple[Case, ...] = (
+    *(
+        Case("O9", specimen, "ranks-agree", finding, twin, options=TWO)
+        for specimen, finding, twin in (
+            (SavesItsPart, "corrupted: were delivered on no rank", SavesItsPartByRank),
+            (
+                WritesOnRank0,
+                "fails_without_fault: all.bin: 0 bytes, expected 64",
+                WritesOnRank0ThenMeets,
+            ),
+        )
+    ),
+    Case("O11", WaitsForRank0, "rank-stops", "hung: ", WaitsInVain, TWO),
+)
