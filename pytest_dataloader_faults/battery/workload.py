@@ -16,7 +16,7 @@ from pytest_dataloader_faults._settings import EVERY_FILE
 from pytest_dataloader_faults.battery import targets
 from pytest_dataloader_faults.battery.file_kinds import kinds_of
 from pytest_dataloader_faults.faults.globs import SCHEME, GlobMatcher, is_address, is_below
-from pytest_dataloader_faults.outcomes import FileCounts, Outcome, Reference
+from pytest_dataloader_faults.outcomes import FileCounts, Outcome, Reference, WorkerFacts
 from pytest_dataloader_faults.outcomes.fault_facts import unobserved_operations
 from pytest_dataloader_faults.outcomes.repeats import JudgedTrial
 
@@ -38,6 +38,7 @@ _EMPTY = "the files that its constructor and its workers read are empty"
 _NOT_IN_MAIN = "only its workers read data files"
 NEEDS_REAL_FILES = "it needs real files, but pyfakefs replaces them"
 _OUTSIDE = "it writes outside the trial's own folder: pass lambda folder: MyDataset(..., folder)"
+_WRITES_NOTHING = "its workers write no file"
 _TAKE_FOLDER = "Let make_dataset take a folder, and write to files in it"
 
 _FILE_SETS: Mapping[str, str] = {
@@ -224,6 +225,12 @@ class Workload:
         return self._file_set(paths, lambda: NotApplicable(_NOT_IN_MAIN))
 
     @cached_property
+    def written_by_main_process(self) -> FileSet:
+        """The files that the constructor writes in the trial's own folders."""
+        files = self._written.get(None, {})
+        return self._written_set(files, lambda: NotApplicable(_WRITES_NOTHING))
+
+    @cached_property
     def filled(self) -> FileSet:
         """The data files that workers read or map, except for empty ones."""
         original = self.own_folders.original
@@ -233,17 +240,21 @@ class Workload:
     @property
     def written(self) -> FileSet:
         """The files that workers write in the trial's own folders; the globs match all of these."""
-        paths = sorted({path for files in self._written.values() for path in files})
-        globs = self.globs
+        files = {path for worker in self.writers for path in self._written[worker]}
+        return self._written_set(files, self._writes_nothing)
+
+    def _written_set(self, files: Iterable[str], explain: _Explanation) -> FileSet:
+        paths, globs = sorted(files), self.globs
         if globs == EVERY_FILE:
             folders = targets.lasting_folders(paths, self.own_folders.paths)
             globs = tuple(f"{glob.escape(folder)}/*" for folder in folders)
-        return FileSet(tuple(paths), globs, self._writes_nothing)
+        return FileSet(tuple(paths), globs, explain)
 
     @property
     def writers(self) -> tuple[int, ...]:
         """The workers that write in the trial's own folders."""
-        return tuple(worker for worker, files in self._written.items() if files)
+        written = self._written.items()
+        return tuple(worker for worker, files in written if files and worker is not None)
 
     @property
     def writes(self) -> int:
@@ -251,7 +262,7 @@ class Workload:
         return self.count_busiest("writes")
 
     @cached_property
-    def _written(self) -> dict[int, dict[str, FileCounts]]:
+    def _written(self) -> dict[int | None, dict[str, FileCounts]]:
         is_meant = GlobMatcher(self.globs)
         return {
             worker.worker: {
@@ -260,7 +271,6 @@ class Workload:
                 if counts.writes and is_below(path, self.own_folders.paths) and is_meant(path)
             }
             for worker in self.fault_free.processes
-            if worker.worker is not None
         }
 
     def _writes_nothing(self) -> NotApplicable:
@@ -277,7 +287,7 @@ class Workload:
                 f" file. {_TAKE_FOLDER}",
                 _OUTSIDE,
             )
-        return NotApplicable("its workers write no file")
+        return NotApplicable(_WRITES_NOTHING)
 
     @property
     def cut(self) -> FileSet:
@@ -338,11 +348,18 @@ class Workload:
     @cached_property
     def connections(self) -> FileSet:
         """The TCP connections that workers open; none if the globs mean only files."""
+        return self._connections_of(self.fault_free.workers)
+
+    @cached_property
+    def connections_of_main_process(self) -> FileSet:
+        """The TCP connections that the constructor or the main process opens."""
+        main = self.fault_free.main
+        return self._connections_of([main] if main else [])
+
+    def _connections_of(self, processes: Iterable[WorkerFacts]) -> FileSet:
         network_globs = tuple(filter(is_address, self.globs))
         globs = (f"{SCHEME}*",) if self.globs == EVERY_FILE else network_globs
-        paths = {
-            path for worker in self.fault_free.processes for path in worker.counts_of("connections")
-        }
+        paths = {path for each in processes for path in each.counts_of("connections")}
         matching_paths = tuple(sorted(filter(GlobMatcher(globs), paths)))
         return FileSet(matching_paths, globs, lambda: NotApplicable(_NO_CONNECTION))
 

@@ -26,6 +26,7 @@ class NetworkFault(Fault):
     """A connection fault: its *path* matches TCP connections, such as ``"tcp://192.0.2.1:443"``."""
 
     __slots__ = ()
+    needs_worker: ClassVar = False
     operation: ClassVar = "connections"
     path: Globs = "tcp://*"
 

@@ -44,6 +44,7 @@ USED_OF_TORCH = {
     },
     f"{_UTILS}.worker": {
         "ManagerWatchdog": "tells a worker that its parent is dead",
+        "_worker_info": "what get_worker_info() returns",
     },
     "torch._utils": {"ExceptionWrapper": "what comes from a worker in place of a batch"},
     "torch.nested._internal": {"nested_tensor": "imported with the first tensor that is shared"},

@@ -41,7 +41,7 @@ CHECKS: dict[str, Check] = {
     for check in group
 }
 """All checks by name: those of this package, then those that users have registered."""
-CAUSE_RULES = (writes.find_cause, network.find_cause, writes.find_cause_of_wait)
+CAUSE_RULES = (network.find_cause, writes.find_cause, writes.find_cause_of_wait)
 RUN_NOTES: tuple[Callable[[FaultFreeRun], tuple[str, ...]], ...] = (network.note_on_connections,)
 """What packages of checks have to say about a dataset, whichever check runs."""
 HOOK = "pytest_dataloader_faults_checks"

@@ -390,6 +390,20 @@ def at_rest(plan: Plan) -> Plan:
     return plan_at_rest
 
 
+def in_constructor(plan: Plan) -> Plan:
+    """Apply *plan* to what the constructor does, with faults from before it is called."""
+
+    @functools.wraps(plan)
+    def plan_constructor(workload: Workload) -> Iterator[Scenario]:
+        monitored = next((each for each in workload.at_rest if each.is_at_rest), None)
+        if monitored is None:
+            raise NotApplicable("its constructor cannot be monitored")
+        for scenario in plan(monitored):
+            yield replace(scenario, processes=run_epochs(before_init=True))
+
+    return plan_constructor
+
+
 def plan_each(plans: Iterable[Plan], workload: Workload) -> Iterator[Scenario]:
     """The scenarios of those *plans* that apply. Raises NotApplicable if none does."""
     scenarios = map_applicable(lambda plan: tuple(plan(workload)), plans, [])

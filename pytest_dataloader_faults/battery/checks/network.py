@@ -12,7 +12,13 @@ from collections.abc import Iterator
 from http import HTTPStatus
 from typing import TYPE_CHECKING
 
-from pytest_dataloader_faults.battery.checks._base import PATIENCE, Scenario, check
+from pytest_dataloader_faults.battery.checks._base import (
+    PATIENCE,
+    Scenario,
+    check,
+    in_constructor,
+    plan_each,
+)
 from pytest_dataloader_faults.battery.workload import NotApplicable, Workload
 from pytest_dataloader_faults.faults import (
     ConnectError,
@@ -25,6 +31,7 @@ from pytest_dataloader_faults.faults.connections import TLS_CONNECTION, UNLIMITE
 from pytest_dataloader_faults.faults.globs import host_of
 from pytest_dataloader_faults.outcomes import Outcome
 from pytest_dataloader_faults.outcomes.contract import Cause, Finding, Verdict
+from pytest_dataloader_faults.outcomes.judge.causes import PAGE_AS_DATA
 from pytest_dataloader_faults.outcomes.judge.hangs import loader_timed_out
 from pytest_dataloader_faults.outcomes.judge.sharing import (
     sending_cause,
@@ -38,6 +45,7 @@ if TYPE_CHECKING:
 
 _WITHIN = 1024
 """Most HTTP headers are shorter, so this many bytes end within the content."""
+_PAGE = "a page with status 200"
 _NO_RESPONSE = "no server responded on a connection that the engine can see"
 _ENCRYPTED = (
     "its workers use TLS connections, whose requests are encrypted. Test the dataset with a local"
@@ -103,8 +111,7 @@ def hung_read(workload: Workload) -> Iterator[Scenario]:
         )
 
 
-@check("connection-error", "handles a server that refuses, closes or resets connections")
-def connection_error(workload: Workload) -> Iterator[Scenario]:
+def _break_connections(workload: Workload) -> Iterator[Scenario]:
     """Before there is a connection, within the content of a response, and after a few responses.
 
     The second one shows whether a dataset takes what came for all of it, and the third one whether
@@ -130,12 +137,21 @@ def connection_error(workload: Workload) -> Iterator[Scenario]:
     )
 
 
-@check(
-    "http-error",
-    "handles a server that responds with an error page",
-    advice=_CHECK_STATUS,
-)
-def http_error(workload: Workload) -> Iterator[Scenario]:
+@in_constructor
+def _break_download(workload: Workload) -> Iterator[Scenario]:
+    fault = ConnectionReset(workload.connections_of_main_process.path, after=_WITHIN)
+    yield Scenario(
+        faults=(fault,), title="reset in the constructor", require_effect=_require_response
+    )
+
+
+@check("connection-error", "handles a server that refuses, closes or resets connections")
+def connection_error(workload: Workload) -> Iterator[Scenario]:
+    """In the workers, and in a constructor that downloads: what it leaves may be believed later."""
+    yield from plan_each([_break_connections, _break_download], workload)
+
+
+def _send_pages(workload: Workload) -> Iterator[Scenario]:
     """For good, since several equal placeholders can be recognized, but a single one cannot.
 
     What does not exist is missing from the start. An overloaded server comes to be so, when the
@@ -151,7 +167,24 @@ def http_error(workload: Workload) -> Iterator[Scenario]:
         faults=(unavailable,), title="503 after a few requests", require_effect=_require_firing
     )
     page = HttpError(path, int(HTTPStatus.OK))
-    yield Scenario(faults=(page,), title="a page with status 200", require_effect=_require_request)
+    yield Scenario(faults=(page,), title=_PAGE, require_effect=_require_request)
+
+
+@in_constructor
+def _send_page_for_download(workload: Workload) -> Iterator[Scenario]:
+    page = HttpError(workload.connections_of_main_process.path, int(HTTPStatus.OK))
+    title = f"{_PAGE}, in the constructor"
+    yield Scenario(faults=(page,), title=title, require_effect=_require_request)
+
+
+@check(
+    "http-error",
+    "handles a server that responds with an error page",
+    advice=_CHECK_STATUS,
+)
+def http_error(workload: Workload) -> Iterator[Scenario]:
+    """In the workers, and in a constructor that downloads."""
+    yield from plan_each([_send_pages, _send_page_for_download], workload)
 
 
 def _nth_response(workload: Workload) -> int:
@@ -195,6 +228,9 @@ def find_cause(outcome: Outcome, verdict: Verdict, _: Outcome) -> Cause | None:
     is_retried = any(isinstance(each, ConnectionReset) and each.times for each in outcome.schedule)
     if verdict is Verdict.CORRUPTED and is_retried:
         return APPENDS
+    pages = (each for each in outcome.fired_faults if isinstance(each, HttpError))
+    if verdict is Verdict.POISONED and any(each.claims_success for each in pages):
+        return PAGE_AS_DATA
     waits = any(each.counts_of(UNLIMITED_WAITS) for each in outcome.workers)
     is_of_queue = start_cause(outcome) or sending_cause(outcome)
     return NO_TIMEOUT if verdict is Verdict.HUNG and waits and not is_of_queue else None

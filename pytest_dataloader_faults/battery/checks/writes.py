@@ -23,11 +23,11 @@ from __future__ import annotations
 import errno
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
 from pytest_dataloader_faults import faults
-from pytest_dataloader_faults.battery.checks._base import Scenario, check
+from pytest_dataloader_faults.battery.checks._base import Scenario, check, in_constructor, plan_each
 from pytest_dataloader_faults.battery.targets import path_of
 from pytest_dataloader_faults.battery.workload import NotApplicable, Workload
 from pytest_dataloader_faults.faults import LockError
@@ -57,8 +57,7 @@ HIDDEN_BY_STREAM = Cause(
 )
 
 
-@check("write-error", "handles files that cannot be written, because the disk fills up")
-def write_error(workload: Workload) -> Iterator[Scenario]:
+def _fill_disk(workload: Workload) -> Iterator[Scenario]:
     """Twice: the header and the data of a file may be written separately, and one error ignored."""
     half = workload.writes // 2 + 1
     path = workload.written.path
@@ -68,11 +67,26 @@ def write_error(workload: Workload) -> Iterator[Scenario]:
             yield Scenario(faults=(fault,), title=f"from write {nth} on")
 
 
+@in_constructor
+def _fill_disk_of_constructor(workload: Workload) -> Iterator[Scenario]:
+    written, main = workload.written_by_main_process, workload.fault_free.main
+    counts = [main.files[path].writes for path in written.paths] if main else []
+    fault = faults.WriteError(written.path, errno.ENOSPC, nth=sum(counts) // 2 + 1)
+    yield Scenario(faults=(fault,), title="in the constructor")
+
+
+@check("write-error", "handles files that cannot be written, because the disk fills up")
+def write_error(workload: Workload) -> Iterator[Scenario]:
+    """In the workers, and in the constructor: what it leaves may be believed later."""
+    yield from plan_each([_fill_disk, _fill_disk_of_constructor], workload)
+
+
 def find_cause(outcome: Outcome, verdict: Verdict, fault_free: Outcome) -> Cause | None:
     """The cause after a failed write, or after another fault in a worker that writes files."""
     failed = any(Place.WRITE in each.places for each in outcome.fired_faults)
     hangs = outcome.timed_out  # It waits for something that an error left undone in memory.
-    if verdict is Verdict.POISONED and not hangs and (failed or _writes_files(fault_free)):
+    writers = fault_free.processes if outcome.before_init else fault_free.workers
+    if verdict is Verdict.POISONED and not hangs and (failed or _write_files(writers)):
         return PARTIAL_FILE
     if failed and verdict is Verdict.CORRUPTED:
         return PARTIAL_FILE
@@ -81,8 +95,8 @@ def find_cause(outcome: Outcome, verdict: Verdict, fault_free: Outcome) -> Cause
     return HIDDEN_BY_STREAM if is_hidden else None
 
 
-def _writes_files(fault_free: Outcome) -> bool:
-    return any(each.writes for worker in fault_free.workers for each in worker.files.values())
+def _write_files(processes: Iterable[WorkerFacts]) -> bool:
+    return any(counts.writes for each in processes for counts in each.files.values())
 
 
 _NO_LOCKS = "neither its constructor nor its workers lock a file"

@@ -23,7 +23,7 @@ from pytest_dataloader_faults.faults import (
     StrayEntry,
     TruncatedFile,
 )
-from pytest_dataloader_faults.faults.base import LISTING
+from pytest_dataloader_faults.faults.base import LISTING, Place
 from pytest_dataloader_faults.outcomes.contract import (
     SKIPS,
     Cause,
@@ -97,6 +97,10 @@ SKIPS_MISSING = Cause(
 )
 
 
+_ENDS_A_WRITE = Place.WRITE | Place.CONNECT | Place.ANSWER
+"""Places of faults that leave a part of a file, from files that are intact."""
+
+
 class AtRestJudge(Judge):
     """The rules for a dataset that was created under faults, and again in the recovery pass."""
 
@@ -107,7 +111,8 @@ class AtRestJudge(Judge):
         if finding.verdict is Verdict.POISONED:
             if not self.outcome.schedule:
                 return Finding(Verdict.FAILS_WITHOUT_FAULT, finding.sentence, NOT_TWICE)
-            cause = cause or DAMAGED_CACHE
+            breaks_off = any(each.places & _ENDS_A_WRITE for each in self.outcome.fired_faults)
+            cause = cause or (None if breaks_off else DAMAGED_CACHE)
         if finding.verdict is Verdict.CORRUPTED and hiding_calls(self.outcome):
             cause = cause or self._cause_of_loss(finding.wrong)
         return replace(finding, cause=cause)

@@ -194,6 +194,37 @@ class SessionUnderLock(SessionInInit):
             return super()._fetch(url)
 
 
+class Downloads(Records):
+    """Downloads the records that its folder lacks, each to the file that it reads later."""
+
+    def __init__(self, source: Path, folder: Path) -> None:
+        (url,) = _URL
+        for name in sorted(os.listdir(source)):
+            if not (folder / name).exists():
+                self._download(f"{url}/{name}", folder / name)
+        super().__init__(folder)
+
+    def _download(self, url: str, path: Path) -> None:
+        with urllib.request.urlopen(url, timeout=5) as answer, open(path, "wb") as file:  # noqa: S310  # our own
+            while data := answer.read(256):
+                file.write(data)
+
+    def __getitem__(self, index: int) -> Any:
+        data = self.paths[index].read_bytes()
+        return torch.tensor(list(data), dtype=torch.uint8), index
+
+
+class DownloadsWhole(Downloads):
+    """Renames a file once it has the length that the server said."""
+
+    def _download(self, url: str, path: Path) -> None:
+        partial = path.with_suffix(".part")
+        partial.write_bytes(content_of_its_length(url, 5))
+        if partial.stat().st_size != 64 * _TIMES:
+            raise OSError(f"{url} has {partial.stat().st_size} bytes, which is no record")
+        partial.rename(path)
+
+
 _OF_LENGTH = {"exclude": ["http-error"]}
 """An error page has the length in its header."""
 _OF_FORKED = {"exclude": ["pickles"]}
@@ -209,4 +240,7 @@ CASES: tuple[Case, ...] = (
     Case("N5", ZerosIfMissing, "http-error", "corrupted: identical (all zeros)", AnyErrorIfMissing),
     Case("N6", TakesAnyType, "http-error", "corrupted: ", Served),
     Case("N7", RetryAppends, "connection-error", "corrupted: ", Resumes),
+    Case("N8", Downloads, "connection-error", "poisoned: ", DownloadsWhole),
+    Case("N8", Downloads, "http-error", "corrupted: ", DownloadsWhole),
+    Case("N8", Downloads, "write-error", "poisoned: ", DownloadsWhole),
 )
