@@ -54,23 +54,17 @@ def test_follows(capsys, tmp_path):
 """
 
 
-WAYS = {
-    "fd": ("--capture=fd", "--log-file=all.log"),
-    "no": ("--capture=no",),
-    "tee-sys": ("--capture=tee-sys",),
-    "live": ("-o", "log_cli=true", "-o", "log_cli_level=INFO"),
-}
+WAYS = [("--capture=fd", "--log-file=all.log"), slow(("--capture=no", "-k", "test_loud"))]
 
 
-@pytest.mark.parametrize("way", ["fd", *map(slow, [*WAYS][1:])])
-def test_a_trial_and_what_captures_leave_each_other_alone(suite, way):
+@pytest.mark.parametrize("options", WAYS)
+def test_a_trial_and_what_captures_leave_each_other_alone(suite, options):
     """What a trial prints and logs stays in it; the test's own prints are shown.
 
     capsys, capfd, caplog, tmp_path and monkeypatch work on, and so does the next test.
     """
-    chosen = () if way in ("fd", "live") else ("-k", "test_loud")  # Others capture for capsys.
-    result = suite.run(SUITE, *WAYS[way], *chosen, "-rA")
-    result.assert_outcomes(**({"passed": 1, "deselected": 3} if chosen else {"passed": 4}))
+    result = suite.run(SUITE, *options, "-rA")
+    result.assert_outcomes(**({"passed": 1, "deselected": 3} if "-k" in options else {"passed": 4}))
     text = result.stdout.str()
     assert "BEFORE\n" in text
     assert "AFTER\n" in text

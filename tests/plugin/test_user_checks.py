@@ -41,9 +41,8 @@ SCENARIOS = (
     " for each, nth in (('the first', 1), ('the second', 2))]"
 )
 GOOD = {
-    "stale-handle": (OPENS, ""),
+    "stale-handle": (OPENS, "note=lambda outcome: 'fired'"),
     "scenarios": (SCENARIOS, "scenario=Scenario(processes=steps.run_epochs(2))"),
-    "note": (OPENS, "note=lambda outcome: 'fired'"),
 }
 SKIPPED = {"no-writes": ("one(faults.WriteError(workload.written.path))", "")}
 UNMATCHED = "not_exercised: *'[*].bim'*matched no operation of a worker*"
