@@ -5,13 +5,11 @@ import sys
 from pathlib import Path
 
 import numpy as np
-import pytest
 
 from pytest_dataloader_faults import inject
 from pytest_dataloader_faults.faults import ClosedDescriptor, OpenError, ReadError, TruncatedFile
 from pytest_dataloader_faults.faults.globs import GlobMatcher, is_excluded
 from support.attempts import CONTENT
-from support.contracts.paths import NAMES
 from support.epochs import alone, epoch
 from support.rows import rows
 from support.tries import WAYS, Tries
@@ -141,17 +139,3 @@ def test_the_name_of_a_link_is_what_globs_match(tmp_path):
     paths = [{firing.path for firing in facts.firings} for facts in injection.faults]
     assert [*({link} for link in links[: len(KINDS)]), *[set()] * len(KINDS)] == paths
     assert {0} == {facts.matched for facts in injection.faults[len(KINDS) :]}
-
-
-def _write_odd_files(folder):
-    """The paths of files of odd names."""
-    folder.mkdir()
-    paths = [os.path.join(folder, os.fsdecode(name)) for name in NAMES]
-    for path in paths:
-        Path(path).write_bytes(CONTENT)
-    return paths
-
-
-@pytest.fixture(name="odd")
-def _odd(tmp_path):
-    return _write_odd_files(tmp_path / "odd")

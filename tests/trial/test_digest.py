@@ -4,6 +4,7 @@ import copy
 import pickle
 import warnings
 from collections import OrderedDict, namedtuple
+from collections.abc import Iterator, MutableMapping
 from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 from typing import Any
@@ -16,11 +17,69 @@ from hypothesis import strategies as st
 from PIL import Image
 from torch.utils.data import default_collate
 
-from pytest_dataloader_faults._trial.samples.fingerprint import split, take_apart
+from pytest_dataloader_faults._trial.samples.fingerprint import digest_of, split, take_apart
 from pytest_dataloader_faults.outcomes.agreement import difference
-from support.fingerprints import digest
+from support.datasets import Records
 from support.rows import rows
-from support.tensor_dicts import NoIteration
+
+
+class NoIteration(MutableMapping[str, Any]):
+    """Has keys, values and items, and neither its own iterator nor its own length."""
+
+    def __init__(self, **parts: Any) -> None:
+        self._parts = parts
+
+    def __iter__(self) -> Iterator[str]:
+        message = "iteration over a 0-d tensordict. Use keys(), values() or items()"
+        raise TypeError(message)
+
+    def __len__(self) -> int:
+        message = "len() of a 0-d tensordict"
+        raise TypeError(message)
+
+    def __getitem__(self, key: str) -> Any:
+        return self._parts[key]
+
+    def __setitem__(self, key: str, value: Any) -> None:
+        self._parts[key] = value
+
+    def __delitem__(self, key: str) -> None:
+        del self._parts[key]
+
+    def keys(self) -> Any:
+        return self._parts.keys()
+
+    def values(self) -> Any:
+        return self._parts.values()
+
+    def items(self) -> Any:
+        return self._parts.items()
+
+
+def stack_samples(samples: list[NoIteration]) -> NoIteration:
+    keys = samples[0].keys()
+    return NoIteration(**{key: torch.stack([each[key] for each in samples]) for key in keys})
+
+
+class TensorDicts(Records):
+    """Gives such mappings; *zeros* for what it cannot read."""
+
+    zeros = False
+
+    def __getitem__(self, index: int) -> Any:
+        try:
+            data, _ = super().__getitem__(index)
+        except OSError:
+            if not self.zeros:
+                raise
+            data = torch.zeros(64)
+        return NoIteration(data=data, index=torch.tensor(index))
+
+
+def digest(value: Any) -> str:
+    """The fingerprint of *value* in 24 hexadecimal digits; TypeError if it has none."""
+    return digest_of(take_apart(value))
+
 
 DTYPES = [
     getattr(torch, name)

@@ -85,14 +85,6 @@ def _disable_stacks(_worker):
     faulthandler.disable()
 
 
-@pytest.mark.parametrize(("at", "worker"), [(1, 1), (8, 1)])
-def test_what_was_delivered_before_a_death_is_always_the_same(dataset, at, worker):
-    with inject(WorkerKilled(at=at, worker=worker)):
-        read = epoch(alone(dataset, num_workers=2))
-    assert list(range(2 * (at - 1) + worker)) == [each.index for each in read.batches]
-    assert -signal.SIGKILL == read.exit_codes[worker]
-
-
 def test_a_worker_dies_with_half_a_batch_passed(records):
     with inject(WorkerKilled(at=2, sending=True)) as injection:
         read = epoch(alone(Records(records), num_workers=2))
