@@ -9,14 +9,13 @@ from typing import Any
 import pytest
 from torch.utils.data import DataLoader, get_worker_info
 
-from pytest_dataloader_faults import CheckResult, Verdict, check_dataset, sweep
+from pytest_dataloader_faults import CheckResult, Verdict, check_dataset
 from pytest_dataloader_faults.battery.checking import select_checks
-from pytest_dataloader_faults.battery.checks import CHECKS
+from pytest_dataloader_faults.battery.checks import CHECKS, GROUPS
 from pytest_dataloader_faults.exceptions import (
     CheckFailedError,
     InvalidArgumentError,
 )
-from pytest_dataloader_faults.faults import ReadError
 from pytest_dataloader_faults.outcomes import Finding
 from support.corpus.descriptors import Unpacked
 from support.corpus.streams import RestDropped
@@ -45,6 +44,14 @@ def test_healthy_dataset_gives_one_passed_result_per_check(records):
         (["truncated-file", "pickles"], (), ["pickles", "truncated-file"]),
         (None, "pickles", [name for name in CHECKS if name != "pickles"]),
         (["pickles", FIRST], {FIRST}, ["pickles"]),
+        ("quick", (), list(GROUPS["quick"])),
+        ("quick, pickles", (), list(GROUPS["quick"])),
+        ("quick", "pickles", [name for name in GROUPS["quick"] if name != "pickles"]),
+        (
+            "quick, stray-entries",
+            (),
+            [name for name in CHECKS if name in (*GROUPS["quick"], "stray-entries")],
+        ),
     ],
 )
 def test_selection(only, exclude, expected):
@@ -175,12 +182,6 @@ def test_samples_without_descriptors_do_not_fail_for_torch():
 
     assert (result.verdict, result.applies, result.failed) == ("not_exercised", False, False)
     assert "torch's queue thread prints the error and drops the batch" in result.explanation
-
-
-@pytest.mark.parametrize("faults", [ReadError(), []])
-def test_a_sweep_takes_several_faults(records, faults):
-    with pytest.raises(InvalidArgumentError, match="must be a list of faults"):
-        sweep(lambda: Records(records), faults=faults)
 
 
 def test_unexpected_failures_can_be_warned_of(records):

@@ -72,22 +72,6 @@ def test_an_expected_failure_that_comes_and_goes_is_expected(fails_once):
     assert (result.verdict, result.failed, len(result.trials)) == ("corrupted", False, 1)
 
 
-def test_an_expected_failure_has_to_pass_twice(records):
-    unaffected, result = check_dataset(
-        lambda: Records(records),
-        only=["open-error", CHECK],
-        expected_failures={CHECK: "mended"},
-        on_fail=None,
-    )
-
-    assert (result.verdict, result.failed, len(result.trials)) == ("failed_cleanly", True, 2)
-    assert (unaffected.verdict, unaffected.failed, len(unaffected.trials)) == (
-        "failed_cleanly",
-        False,
-        1,
-    )
-
-
 class DiesAtTimes(Records):
     """Its workers die while there is a *mark*, whatever the fault."""
 

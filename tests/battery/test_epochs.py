@@ -32,7 +32,24 @@ from support.facts import (
 from support.random_samples import OwnGenerator
 from support.results import failure_of, result_of
 from support.rows import rows
-from support.samplers import Resumes
+
+
+class Resumes(Sampler[int]):
+    """Continues after an interruption."""
+
+    def __init__(self, indices: Any) -> None:
+        self.indices = list(indices)
+        self.place = 0
+
+    def __len__(self) -> int:
+        return len(self.indices)
+
+    def __iter__(self) -> Any:
+        while self.place < len(self.indices):
+            self.place += 1
+            yield self.indices[self.place - 1]
+        self.place = 0
+
 
 OTHER = raised("KeyError", "7")
 INDICES = tuple(range(COUNT))

@@ -1,13 +1,43 @@
-"""What grows with each epoch is told from what merely settles."""
+"""What grows with each epoch or is copied into each worker, and what settles or is shared."""
 
 import ctypes
+import functools
+import gc
+import itertools
+import mmap
+import os
+import random
+import signal
+from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
+import numpy as np
 import pytest
 import torch
+from torch.utils.data import (
+    DataLoader,
+    Dataset,
+    DistributedSampler,
+    RandomSampler,
+    Sampler,
+)
 
+from pytest_dataloader_faults import Contract
+from pytest_dataloader_faults._engine.system.proc import PAGE, unshared_pages
 from pytest_dataloader_faults._settings import DEADLINE
 from pytest_dataloader_faults.battery.checks import CHECKS
+from pytest_dataloader_faults.battery.checks.memory import (
+    BLOCKS,
+    FEWEST_SAMPLES,
+    KEEPS,
+    WorkerMemory,
+    block_size,
+    growth_of,
+    is_enough,
+    note,
+)
+from pytest_dataloader_faults.battery.checks.memory.measure import indices_of_epoch
 from pytest_dataloader_faults.outcomes import Footprint, Pass
 from pytest_dataloader_faults.outcomes.leaks import (
     find_growth,
@@ -17,11 +47,11 @@ from pytest_dataloader_faults.outcomes.leaks import (
 )
 from pytest_dataloader_faults.outcomes.stages import DONE, Phase, Stage
 from support.applicability import refusal_of
-from support.datasets import Records
+from support.datasets import Records, RecordStream
 from support.facts import EPOCH_1, ordinary, revised
 from support.refusals import missing_parts
-from support.results import result_of
-from support.rows import slow
+from support.results import failure_of, result_of
+from support.rows import rows, slow
 from support.specimens import TornCache
 from support.waiting import allowed
 
@@ -32,7 +62,7 @@ _malloc.restype, _malloc.argtypes = ctypes.c_void_p, (ctypes.c_size_t,)
 _memset.argtypes = (ctypes.c_void_p, ctypes.c_int, ctypes.c_size_t)
 
 
-def _check(make_dataset, result=result_of, **options):
+def _run_check(make_dataset, result=result_of, **options):
     """The result, with time for as many epochs on a busy machine as on an idle one."""
     return result(make_dataset, GROWTH, deadline=allowed(DEADLINE), **options)
 
@@ -60,7 +90,7 @@ class Views(Records):
 
 @pytest.mark.parametrize("healthy", [Cached, slow(Views)])
 def test_what_settles_is_no_growth(healthy, records):
-    result = _check(lambda: healthy(records), loader={"shuffle": True})
+    result = _run_check(lambda: healthy(records), loader={"shuffle": True})
 
     assert result.passed, result.explanation
     processes = {each.process for each in result.outcome.footprints}
@@ -158,3 +188,211 @@ def test_cache_on_the_disk_is_no_leftover(records):
 
     assert result.passed, result.explanation
     assert any(each.leftover_files for each in result.outcome.workers)
+
+
+def total_size(value: Any) -> int:
+    """The number of characters in *value*, whose every object is read."""
+    if isinstance(value, str | bytes):
+        return len(value)
+    if isinstance(value, int):
+        return value % 7
+    if isinstance(value, np.ndarray | torch.Tensor):
+        return int(value.sum())
+    values = value.values() if isinstance(value, dict) else value
+    return sum(map(total_size, values))
+
+
+class InMemory(Dataset[int]):
+    """Reads every object of a record."""
+
+    def __init__(self, records: Sequence[Any]) -> None:
+        self.records = records
+
+    def __len__(self) -> int:
+        return len(self.records)
+
+    def __getitem__(self, index: int) -> int:
+        return total_size(self.records[index])
+
+
+def texts(count: int, size: int = 1400) -> InMemory:
+    """One string per sample."""
+    return InMemory([f"{number:0{size}}" for number in range(count)])
+
+
+def shuffled_texts(count: int) -> InMemory:
+    """Short strings, in another order than they have in memory."""
+    records = [f"{number:060}" for number in range(count)]
+    random.Random(0).shuffle(records)
+    return InMemory(records)
+
+
+class Caches(InMemory):
+    """Each worker keeps what it has decoded: all of it, or as much as *limit* says."""
+
+    def __init__(self, count: int, limit: int | None = None) -> None:
+        super().__init__(range(count))
+        self.decode = functools.lru_cache(limit)(lambda index: bytes(2000) + b"%d" % index)
+
+    def __getitem__(self, index: int) -> int:
+        return len(self.decode(index))
+
+
+MIB = 1 << 20
+COUNT = 20_000
+"""Samples of 1.4 KiB, 28 MiB in all."""
+LIMITED = Contract(worker_memory=16 * MIB)
+
+
+_check = functools.partial(result_of, check="copy-on-write")
+_failure = functools.partial(failure_of, check="copy-on-write")
+
+
+def test_what_fills_free_memory_is_kept_and_not_copied() -> None:
+    """As after a test that had a large dataset: the worker's cache lands in inherited memory."""
+    dropped = [bytes(2000) for _ in range(50_000)]
+    remaining = dropped[::50]
+    del dropped
+    result = _failure(functools.partial(Caches, COUNT), contract=LIMITED)
+
+    assert result.verdict == "leaked", result.explanation
+    assert result.finding.cause.phrase == KEEPS.phrase
+    assert len(remaining) == 1000
+
+
+def test_what_workers_share_is_not_found() -> None:
+    result = _check(functools.partial(shuffled_texts, COUNT), contract=LIMITED)
+
+    assert result.verdict == "survived", result.explanation
+    assert not [each for each in result.notes if "every sample" in each]
+
+
+def _with_sampler(dataset: Dataset[int], sampler: Sampler[int]) -> DataLoader[int]:
+    return DataLoader(dataset, num_workers=2, sampler=sampler)
+
+
+def _for_one_rank(dataset: Dataset[int]) -> DataLoader[int]:
+    return _with_sampler(dataset, DistributedSampler(dataset, num_replicas=2, rank=0))
+
+
+def test_a_sampler_of_numbers_shows_that_samples_can_be_read_in_a_row() -> None:
+    result = _failure(lambda: _for_one_rank(texts(COUNT)), contract=LIMITED)
+
+    assert result.verdict == "leaked", result.explanation
+
+
+@rows(
+    ("sampler", "count"),
+    [
+        (RandomSampler(range(8)), 8),
+        (RandomSampler(range(8), num_samples=3), 3),
+        (DistributedSampler(range(8), 2, 0), 4),
+        (itertools.cycle([5, 3]), 2),
+        (["5"], 0),
+    ],
+    ids=["random", "some", "rank", "endless", "text"],
+)
+def test_indices_of_an_epoch(sampler: Any, count: int) -> None:
+    loader = DataLoader(InMemory(["x"] * 8), num_workers=1, sampler=sampler)
+    indices = list(indices_of_epoch(loader, loader._index_sampler, seconds=60))
+
+    assert len(indices) == count
+    assert indices == sorted(set(indices))
+
+
+def test_streams_and_small_datasets_cost_no_trial(records: Any) -> None:
+    for make_dataset in (Records, RecordStream):
+        result = _check(lambda make_dataset=make_dataset: make_dataset(records))
+        assert not result.applies
+        assert result.trials == ()
+
+
+def test_pages_that_a_process_writes_are_no_longer_shared() -> None:
+    count, written = 64, range(10, 20)
+    with mmap.mmap(-1, count * PAGE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS) as memory:
+        memory.write(b"x" * count * PAGE)
+        start = ctypes.addressof(ctypes.c_char.from_buffer(memory)) // PAGE
+        sleeper = os.fork()
+        if not sleeper:
+            signal.pause()
+            os._exit(0)
+        try:
+            before = unshared_pages("self")
+            for page in written:
+                memory[page * PAGE] = 1
+            after = unshared_pages("self")
+        finally:
+            os.kill(sleeper, signal.SIGKILL)
+            os.waitpid(sleeper, 0)
+        gc.collect()  # ctypes has the memory in a cycle.
+
+    pages = {start + page for page in range(count)}
+    assert (before & pages, after & pages) == (set(), {start + page for page in written})
+
+
+# The rules, by numbers.
+
+
+def _memory(rates: list[int], length: int = 200_000, **fields: Any) -> WorkerMemory:
+    """As if each sample of the next block copied so many bytes, after half a megabyte at first."""
+    size = block_size(length)
+    samples = tuple(size * number for number in range(1, len(rates) + 1))
+    unshared = tuple(MIB // 2 + size * total for total in itertools.accumulate(rates))
+    memory = WorkerMemory(length, 2, 256 * MIB, samples, unshared, (0,) * len(rates), 1 << 40)
+    return replace(memory, **fields)
+
+
+@rows(
+    ("memory", "total"),
+    [
+        (_memory([1400] * BLOCKS), 1400 * 200_000),
+        (_memory([9000] * 4 + [1400] * 12), 1400 * 200_000),
+        (_memory([1400] * 8 + [90_000] + [1400] * 7), 1400 * 200_000),
+        (_memory([1400] * BLOCKS, shared=MIB), MIB),
+        (_memory([1400] * 12 + [0] * 4), None),
+        (_memory([50] * BLOCKS), None),
+        (_memory([0] * BLOCKS), None),
+        (_memory([1400] * 2), None),
+        (_memory([]), None),
+    ],
+    ids=[
+        *("steady", "warming up", "one jump", "little is shared"),
+        *("full cache", "below the noise", "constant", "too few", "none"),
+    ],
+)
+def test_growth(memory: WorkerMemory, total: float | None) -> None:
+    growth = growth_of(memory)
+
+    assert (growth and growth.total) == (None if total is None else pytest.approx(total))
+
+
+def test_memory_that_is_kept_is_not_limited_by_what_was_shared() -> None:
+    memory = _memory([1400] * BLOCKS, shared=MIB)
+
+    kept = replace(memory, allocated=memory.unshared)
+    growth, growth_if_persistent = growth_of(kept), growth_of(replace(kept, stays=True))
+
+    assert growth is not None
+    assert growth.kept == pytest.approx(1400)
+    assert growth.total == pytest.approx(1400 * 100_000), "each of two workers reads half of them"
+    assert growth_if_persistent is not None
+    assert growth_if_persistent.total == pytest.approx(1400 * 200_000)
+
+
+def test_the_limit_is_found_among_any_number_of_samples() -> None:
+    """Half of the default limit is more than the noise, if enough samples were read."""
+    for length in (FEWEST_SAMPLES, 40_000, 1_000_000, 5_000_000):
+        rate = 128 * MIB // length + 1
+        size = block_size(length)
+        blocks = next(n for n in range(BLOCKS + 1) if is_enough(_memory([rate] * n, length)))
+        assert blocks * size <= length
+        growth = growth_of(_memory([rate] * blocks, length))
+        assert growth is not None, length
+
+
+def test_the_note_begins_at_16_mib() -> None:
+    trial = ordinary(Pass(EPOCH_1, complete=True))
+
+    assert note(revised(trial, notes=(_memory([1400] * BLOCKS, shared=16 * MIB),)))
+    assert note(revised(trial, notes=(_memory([1400] * BLOCKS, shared=16 * MIB - 1),))) == ""
+    assert note(trial) == ""

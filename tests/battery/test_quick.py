@@ -1,14 +1,10 @@
-"""The quick checks: which they are, and how much of what all checks find they find."""
+"""The quick checks: how much of what all checks find they find."""
 
 import json
 from collections import defaultdict
 from pathlib import Path
 
-import pytest
-
-from pytest_dataloader_faults.battery.checking import select_checks
 from pytest_dataloader_faults.battery.checks import GROUPS, OLD_NAMES
-from pytest_dataloader_faults.exceptions import InvalidArgumentError
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs/how-to/run-in-ci.md"
@@ -40,21 +36,3 @@ def test_quick_checks_find_nine_of_ten_failures():
     page = " ".join(PAGE.read_text("utf-8").split())
     assert f"{len(caught)} of {len(failures)}" in page
     assert all(f"`{check}`" in page for check in missed)
-
-
-@pytest.mark.parametrize("only", ["quick", ["quick"], "quick, pickles"])
-def test_quick_is_a_name_for_several_checks(only):
-    assert select_checks(only=only) == list(GROUPS["quick"])
-
-
-def test_quick_goes_with_other_names():
-    names = select_checks(only="quick, stray-entries")
-    fewer = select_checks(only="quick", exclude="pickles")
-
-    assert set(names) == {*GROUPS["quick"], "stray-entries"}
-    assert set(fewer) == {*GROUPS["quick"]} - {"pickles"}
-
-
-def test_a_misspelt_group_is_an_error_with_a_hint():
-    with pytest.raises(InvalidArgumentError, match="quick"):
-        select_checks(only="quik")

@@ -112,6 +112,8 @@ def test_a_sweep_is_bounded_and_says_how_to_continue(records):
         ({"faults": [HungRead()]}, "such as OpenError"),
         ({"faults": [ListingOrder()]}, "must be a fault with path and nth"),
         ({"faults": ["read"]}, "such as OpenError"),
+        ({"faults": ReadError()}, "must be a list of faults"),
+        ({"faults": []}, "must be a list of faults"),
         ({"max_trials": 0}, "max_trials=0 must be an int, 1 or more"),
         ({"on_fail": "ignore"}, "on_fail='ignore' must be one of"),
     ],

@@ -42,7 +42,7 @@ TWINS = {family: _FIRST_TWINS[family] for family in "AHJNOPQ"}
 VERDICTS = {case.verdict: case for case in (*reversed(CASES), *reversed(OF_CHECK.values()))}
 """A case of each: where there is one, that of a check."""
 OFTEN = [case for case in (*OF_CHECK.values(), *VERDICTS.values()) if case.check != "copy-on-write"]
-"""Specimens of every run. For copy-on-write, see test_copy_on_write.py."""
+"""Specimens of every run. For copy-on-write, see test_growth.py."""
 _OF_CONNECTIONS = [each for each in NETWORK if each.name != "hung-read"]
 _LOCKS_AND_THREADS = (file_locks, workers.thread_exhaustion)
 _OF_MEMORY = (copy_on_write, workers.memory_exhaustion)
@@ -51,7 +51,7 @@ RARE = {check.name for check in _RARE if check.name != "copy-on-write"} | {
     *("listing-order", "pin-memory"),
 }
 """Checks that the healthy stream below, which passes the others, skips or passes in another way:
-twins pass these in every run. For copy-on-write, see test_copy_on_write.py."""
+twins pass these in every run. For copy-on-write, see test_growth.py."""
 
 
 def _by_name(role, chosen):
@@ -142,7 +142,7 @@ _WITHOUT_FAULTS = (
 """Their deaths and holds are no faults of files: see the modules that test them."""
 _OF_OTHER_OPERATIONS = (*_OF_CONNECTIONS, *LISTINGS, *_LOCKS_AND_THREADS, *_OF_MEMORY)
 OF_SPECIMENS = [each for each in _OF_OTHER_OPERATIONS if each.name != "copy-on-write"]
-"""The healthy stream shows nothing of their faults. For copy-on-write, see test_copy_on_write.py.
+"""The healthy stream shows nothing of their faults. For copy-on-write, see test_growth.py.
 """
 FIRST_OF_EACH = [_OF_CONNECTIONS[0], LISTINGS[0], *_LOCKS_AND_THREADS, _OF_MEMORY[-1]]
 FAULTY = [

@@ -226,13 +226,6 @@ def test_thread_that_ends_within_the_timeout_is_reported_as_a_timeout(accelerato
     assert "the batch cannot be loaded" in outcome.stderr
 
 
-def test_batch_that_cannot_be_pinned_is_an_error_of_its_own(accelerator, records):
-    outcome = run_trial(lambda: Records(records), loader={**LOADER, "collate_fn": CannotBePinned})
-
-    assert outcome.exception.type == "RuntimeError"
-    assert "no page can be locked" in outcome.exception.message
-
-
 def test_pinning_that_hangs_blocks_the_loader_s_end(accelerator, records):
     """Torch raises the timeout, and then joins the thread without a limit."""
     options = {**LOADER, "collate_fn": HangsPinning, "timeout": 0.5}
