@@ -1,4 +1,4 @@
-"""A file of expected failures: ``{test: {check: reason}}``, which pytest reads and writes."""
+"""A file of expected failures, ``{test: {check: reason}}``, and texts of errors of options."""
 
 import json
 import stat
@@ -6,7 +6,11 @@ from fnmatch import fnmatch
 
 import pytest
 
+from pytest_dataloader_faults.exceptions import InvalidArgumentError
+from pytest_dataloader_faults.plugin._report import read_baseline
+
 pytestmark = pytest.mark.usefixtures("engine")
+
 
 BASELINE = "--dataloader-faults-baseline=baseline.json"
 UPDATE = (BASELINE, "--dataloader-faults-update-baseline")
@@ -169,3 +173,31 @@ def test_what_is_edited_during_the_run_is_kept(light_suite, text):
     assert result.ret == (pytest.ExitCode.OK if text == EDITED else pytest.ExitCode.USAGE_ERROR)
     problem = "the baseline was not written: baseline=*is not valid JSON"
     assert fnmatch(result.stdout.str(), f"*{problem}*") is (text != EDITED)
+
+
+WHERE = "--dataloader-faults-baseline"
+FILES = {
+    "not JSON": "{",
+    "nested too deeply": "[" * 100_000,
+    "a list": '["a.py::test"]',
+    "no checks": '{"a.py::test": "open-error"}',
+    "a report": '{"version": 1, "items": []}',
+    "no reason": '{"a.py::test": {"open-error": null}}',
+    "unknown check": '{"a.py::test": {"open-eror": "issue 2"}}',
+    "repeated test": '{"a.py::test": {"open-error": ""}, "a.py::test": {}}',
+}
+
+
+def test_baselines(golden, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    texts = {"missing": _error(read_baseline, "missing.json", WHERE)}
+    for title, text in FILES.items():
+        (tmp_path / "baseline.json").write_text(text, encoding="utf-8")
+        texts[title] = _error(read_baseline, "baseline.json", WHERE)
+    golden("baseline", texts)
+
+
+def _error(function, *arguments):
+    with pytest.raises(InvalidArgumentError) as caught:
+        function(*arguments)
+    return str(caught.value)

@@ -1,10 +1,13 @@
-"""The plugin as it is installed; and ``-p no:dataloader_faults``: as if it were not."""
+"""The plugin as it is installed, switched off, and without plugins of pytest's own."""
 
 import sys
 
 import pytest
 
+from support.suites import REPORT, results_of
 from support.waiting import allowed
+
+pytestmark = pytest.mark.usefixtures("engine")
 
 OFF = ("-p", "no:dataloader_faults")
 
@@ -75,3 +78,40 @@ def test_it_has_no_options(light_suite):
     result = light_suite.pytester.runpytest_inprocess(*OFF, "--dataloader-faults-seed=1")
     assert result.ret == pytest.ExitCode.USAGE_ERROR
     result.stderr.fnmatch_lines(["*unrecognized arguments: --dataloader-faults-seed=1*"])
+
+
+PLUGINS = (
+    "terminal",
+    "capture logging skipping reports",
+    "warnings cacheprovider junitxml tmpdir debugging",
+)
+"""None of those in one row is asked for anything by code that looks for another of them."""
+
+WITHOUT = """
+import pytest
+
+@pytest.mark.dataloader_faults(only=["open-error", "workers-agree"])
+def test_check(fault_check):
+    fault_check([1, 2])
+
+def test_plain():
+    pass
+"""
+
+
+@pytest.mark.parametrize("plugins", PLUGINS)
+def test_some_are_left_out(suite, plugins):
+    without = [argument for name in plugins.split() for argument in ("-p", f"no:{name}")]
+    result = suite.run(WITHOUT, *without, REPORT)
+    assert "Error" not in result.stderr.str()
+    assert "INTERNALERROR" not in result.stdout.str()
+    assert result.ret == pytest.ExitCode.OK
+    assert results_of(suite.path) == {
+        "check": {"open-error": "not_applicable", "workers-agree": "passed survived"}
+    }
+
+
+def test_tests_can_be_listed_without_a_terminal(light_suite):
+    result = light_suite.run("def test_plain(): pass", "-p", "no:terminal", "--collect-only")
+    assert result.ret == pytest.ExitCode.OK
+    assert "Error" not in result.stderr.str() + result.stdout.str()
