@@ -20,7 +20,6 @@ from torch.utils.data import (
     Dataset,
     DistributedSampler,
     RandomSampler,
-    Sampler,
 )
 
 from pytest_dataloader_faults import Contract
@@ -265,20 +264,6 @@ def test_what_workers_share_is_not_found() -> None:
 
     assert result.verdict == "survived", result.explanation
     assert not [each for each in result.notes if "every sample" in each]
-
-
-def _with_sampler(dataset: Dataset[int], sampler: Sampler[int]) -> DataLoader[int]:
-    return DataLoader(dataset, num_workers=2, sampler=sampler)
-
-
-def _for_one_rank(dataset: Dataset[int]) -> DataLoader[int]:
-    return _with_sampler(dataset, DistributedSampler(dataset, num_replicas=2, rank=0))
-
-
-def test_a_sampler_of_numbers_shows_that_samples_can_be_read_in_a_row() -> None:
-    result = _failure(lambda: _for_one_rank(texts(COUNT)), contract=LIMITED)
-
-    assert result.verdict == "leaked", result.explanation
 
 
 @rows(

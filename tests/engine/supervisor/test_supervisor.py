@@ -1,9 +1,15 @@
-"""The supervisor: who may talk to it, what it hears first, and what becomes of it."""
+"""The supervisor: who may talk to it, what it hears first, and workers that it lets stand still."""
 
+import functools
 import os
+import signal
 import socket
 import sys
+import threading
+import time
+from pathlib import Path
 
+import psutil
 import pytest
 from torch.utils.data import DataLoader
 
@@ -14,12 +20,19 @@ from pytest_dataloader_faults._engine.supervisor import start
 from pytest_dataloader_faults._engine.supervisor.events import Events
 from pytest_dataloader_faults._engine.supervisor.server import Supervisor
 from pytest_dataloader_faults.exceptions import HarnessError
-from pytest_dataloader_faults.faults import OpenError, ReadError
-from support.attempts import error_of
+from pytest_dataloader_faults.faults import (
+    HungRead,
+    OpenError,
+    ReadError,
+    SlowRead,
+    WorkerHung,
+)
+from support.attempts import attempt, epoch_of, error_of
 from support.children import in_its_own_process
-from support.datasets import Records
-from support.epochs import alone, epoch
+from support.datasets import COUNT, Records
+from support.epochs import alone, epoch, take_before_hang
 from support.tries import WAYS, Tries
+from support.waiting import until
 
 
 @pytest.mark.usefixtures("engine")
@@ -128,3 +141,116 @@ def test_a_firing_has_the_fetch_in_which_it_happened(tmp_path):
     for firing in firings:
         number = int(os.path.splitext(os.path.basename(firing.path))[0])
         assert (number % 2, number // 2 + 1) == (firing.worker, firing.fetch)
+
+
+STANDING_STILL = [
+    WorkerHung(at=3),
+    HungRead("*/02.rec"),
+]
+
+
+def _reading(paths, **options):
+    """A loader of one sample per file."""
+    return alone(Tries(paths, WAYS["read"]), **options)
+
+
+def _seconds(way):
+    def timed(path):
+        began = time.monotonic()
+        way(path)
+        return time.monotonic() - began
+
+    return timed
+
+
+class Beside(Tries):
+    """Reads its first file in a thread that nobody waits for."""
+
+    def __init__(self, paths):
+        super().__init__(paths, WAYS["read"])
+        self.thread = None
+
+    def __getitem__(self, index):
+        if not index:
+            path = self.sources[0]
+            self.thread = threading.Thread(target=self.read, args=(path,), daemon=True)
+            self.thread.start()
+            return self.thread.is_alive()
+        return self.thread.is_alive() and super().__getitem__(index).gave
+
+
+def test_a_slow_read_is_late(paths):
+    ways = ("read", "pread", "readv", "preadv", "fread", "thread")
+    calls = [functools.partial(_seconds(WAYS[n]), p) for n, p in zip(ways, paths, strict=False)]
+    faults = [SlowRead(path, seconds=0.2, times=1) for path in paths[: len(ways)]]
+    gave, injection = attempt(calls, lambda call: call(), *faults)
+    assert min(gave) >= 0.2
+    assert [1] * len(ways) == [each.fired for each in injection.faults]
+
+
+def test_other_threads_go_on_meanwhile(paths):
+    """Only the one that reads waits, and it does not keep the worker from ending."""
+    with inject(HungRead("*/00.rec")) as injection:
+        iterator = iter(alone(Beside(paths), prefetch_factor=1))
+        assert next(iterator)
+        assert until(lambda: injection.fired)
+        assert [Path(path).read_bytes() for path in paths[1:]] == list(iterator)
+    assert until(lambda: iterator._workers[0].exitcode == 0)
+
+
+@pytest.mark.parametrize("fault", STANDING_STILL, ids=repr)
+def test_a_worker_stands_still(paths, fault):
+    """In three loops of a scope, which end in different ways. What came before has come.
+
+    One loader runs out of patience: the worker goes on when its loader ends it, and ends itself.
+    Another worker is killed by others. The third loop raises, and once its iterator is dropped no
+    process is left of it: the worker goes on when the scope ends.
+    """
+    with inject(fault) as injection:
+        read, (facts,) = epoch_of(injection, _reading(paths), (injection, 2))
+        assert [0, 1] == [each.index for each in read.batches]
+        assert "DataLoader timed out after 0.5 seconds" in read.text
+        assert ([0], 1, 1) == (read.exit_codes, facts.fired, facts.mentioned)
+        _kill_worker_that_hangs(_reading(paths), injection)
+        iterator = iter(_reading(paths))
+        (worker,) = iterator._workers
+        _time_out(iterator, 2, injection)
+        assert worker.is_alive()
+    assert injection.fired == 3
+    del iterator
+    assert until(lambda: worker.exitcode == 0)
+    assert not psutil.pid_exists(worker.pid)
+
+
+def _kill_worker_that_hangs(loader, injection):
+    """From then on nobody waits until it goes on."""
+    iterator = iter(loader)
+    _time_out(iterator, 2, injection)
+    (worker,) = iterator._workers
+    with pytest.raises(RuntimeError, match="killed by signal"):  # torch's handler of SIGCHLD.
+        _kill_and_wait(worker)
+    assert worker.exitcode == -signal.SIGKILL
+
+
+@pytest.mark.parametrize("fault", STANDING_STILL, ids=repr)
+def test_a_worker_continues_at_the_end_of_the_scope(paths, fault):
+    with inject(fault, require_fired=False):
+        iterator = iter(_reading(paths, prefetch_factor=4))
+        next(iterator)
+        (worker,) = iterator._workers
+        assert worker.is_alive()
+    assert [*range(1, COUNT)] == [each.index for each in iterator]
+    iterator._shutdown_workers()
+    assert worker.exitcode == 0
+
+
+def _time_out(iterator, count, injection, patience=0.5):
+    """Take the *count* batches that come, and the error that tells that the next one does not."""
+    take_before_hang(iterator, injection, count, patience)
+    with pytest.raises(RuntimeError, match="timed out"):
+        next(iterator)
+
+
+def _kill_and_wait(worker):
+    worker.kill()
+    assert until(lambda: worker.exitcode is not None)
