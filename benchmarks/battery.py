@@ -168,7 +168,7 @@ def _jobs_timed() -> Iterator[dict[str, list[float]]]:
 
 
 def _kind(job: Any) -> str:
-    if type(job).__name__ == "ReferenceJob":
+    if job.is_reference:
         return "references, without workers"
     return "trials with faults" if job.faults else "trials without a fault"
 

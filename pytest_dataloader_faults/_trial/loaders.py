@@ -6,7 +6,6 @@ import contextlib
 import inspect
 import multiprocessing
 import os
-import re
 import traceback
 import weakref
 from collections.abc import Callable, Iterator, Mapping
@@ -38,15 +37,10 @@ from pytest_dataloader_faults.exceptions import (
 )
 from pytest_dataloader_faults.outcomes.chains import is_of_this_package
 from pytest_dataloader_faults.outcomes.libraries import INNER_LOADERS
-from pytest_dataloader_faults.outcomes.text import format_value, indent_rest, text_of
+from pytest_dataloader_faults.outcomes.text import LIBRARY, OURS, format_value, indent_rest, text_of
 
 CALLS_USER_CODE = True
 
-_PACKAGE = os.path.dirname(os.path.dirname(__file__))
-_LIBRARY = re.compile(
-    rf"<|.*/(site|dist)-packages/|{re.escape(_PACKAGE)}/|{re.escape(os.path.dirname(os.__file__))}/"
-)
-"""Code that is not the user's own."""
 USERS_ERRORS = (BaseException,)
 """What the user's code may raise, as pytest.skip() does. Ctrl-C goes to pytest, not to a trial."""
 _DEFAULTS = {"num_workers": 2, "batch_size": 4}
@@ -116,9 +110,9 @@ def _place_of(error: BaseException) -> str:
     """
     frames = traceback.extract_tb(error.__traceback__)
     frame = frames[-1]
-    if frame.filename.startswith(_PACKAGE):
+    if frame.filename.startswith(OURS):
         return ""
-    user_frames = [each for each in frames if not _LIBRARY.match(each.filename)]
+    user_frames = [each for each in frames if not LIBRARY.match(each.filename)]
     called = user_frames[-1] if user_frames else frame
     by = "" if called is frame else f", called at {called.filename}:{called.lineno}"
     return f" at {frame.filename}:{frame.lineno}{by}"

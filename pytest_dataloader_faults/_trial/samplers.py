@@ -58,22 +58,12 @@ def spread_indices(count: int, limit: int) -> list[int]:
 
     It is the sequence of van der Corput, which halves the largest gap again and again.
     """
-    order = (int(count * _reverse_digits(place)) for place in itertools.count())
-    return list(itertools.islice(_drop_duplicates(order), min(limit, count)))
-
-
-def _reverse_digits(number: int) -> float:
-    """The binary digits of *number*, in reverse order and behind the point."""
-    digits = f"{number:b}"[::-1]
-    return int(digits, 2) / (1 << len(digits))
-
-
-def _drop_duplicates(values: Iterator[int]) -> Iterator[int]:
-    yielded = set()
-    for value in values:
-        if value not in yielded:
-            yielded.add(value)
-            yield value
+    indices: dict[int, None] = {}
+    places = itertools.count()
+    while len(indices) < min(limit, count):
+        digits = f"{next(places):b}"[::-1]  # Behind the point of a number below 1.
+        indices[int(count * int(digits, 2) / (1 << len(digits)))] = None
+    return list(indices)
 
 
 _DISTRIBUTED = tuple(inspect.signature(DistributedSampler).parameters)

@@ -23,9 +23,6 @@ _VALUE = 200
 """Characters of a value that is shown on one line: a schedule may list thousands of paths."""
 
 
-ADDRESS = re.compile(r"( object)? at 0x[0-9a-f]+")
-"""An address in the text of an object, which is another one in each process."""
-
 printable = exceptions._printable
 printable_lines = exceptions._printable_lines
 shorten = exceptions._shorten
@@ -206,15 +203,16 @@ _LOADER = re.compile(rf".*/torch/utils/data/|{re.escape(OURS)}")
 _PIECE = re.compile(r'^(?:  File ".*", line \d+, in .*(?:\n    .*)*|.*)$', re.MULTILINE)
 """A frame of a traceback with its source, or any other line."""
 _OWN = re.compile(rf'  File "{re.escape(OURS)}')
-_LIBRARY = re.compile(
+LIBRARY = re.compile(
     rf"<|.*/(?:site|dist)-packages/|.*/torch/utils/data/|{re.escape(PYTHON)}|{re.escape(OURS)}"
 )
+"""The path of code that is not the user's own."""
 
 
 def is_user_frame(line: str) -> bool:
     """Whether *line* is a frame of the user's code, and not of Python, torch or another library."""
     frame = _FRAME.match(line)
-    return frame is not None and not _LIBRARY.match(frame["path"])
+    return frame is not None and not LIBRARY.match(frame["path"])
 
 
 def crashed_files(printed: str) -> list[str]:

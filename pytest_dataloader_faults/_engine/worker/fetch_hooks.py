@@ -12,14 +12,18 @@ import itertools
 import operator
 import os
 import random
+import re
 import sys
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from pytest_dataloader_faults.outcomes.text import ADDRESS, format_value
+from pytest_dataloader_faults import exceptions
 
 CALLS_USER_CODE = True
+
+ADDRESS = re.compile(r"( object)? at 0x[0-9a-f]+")
+"""An address in the text of an object, which is another one in each process."""
 
 
 class FetchListener:
@@ -251,7 +255,7 @@ class _FirstSamples(Iterator[Any]):
 def seed_sample(seed: int, index: Any) -> None:
     """Make the random numbers of torch, NumPy and Python those of this sample, wherever it is."""
     number = number_of(index)
-    text = ADDRESS.sub("", format_value(index)) if number is None else number
+    text = ADDRESS.sub("", exceptions._format_value(index)) if number is None else number
     seed_everything(zlib.crc32(f"{seed}/{text}".encode("utf-8", "surrogatepass")))
 
 

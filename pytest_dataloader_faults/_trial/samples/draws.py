@@ -19,10 +19,11 @@ import operator
 import pickle
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from pytest_dataloader_faults._engine.worker.fetch_hooks import (
+    ADDRESS,
     integer_of,
     is_array,
     parts_of,
@@ -31,7 +32,7 @@ from pytest_dataloader_faults._trial import loaders
 from pytest_dataloader_faults._trial.samplers import length_of_endless
 from pytest_dataloader_faults._trial.samples.fingerprint import digest_of, take_apart
 from pytest_dataloader_faults.exceptions import UnusableDatasetError
-from pytest_dataloader_faults.outcomes.text import ADDRESS, format_value
+from pytest_dataloader_faults.outcomes.text import format_value
 
 if TYPE_CHECKING:
     from torch.utils.data import DataLoader
@@ -70,12 +71,11 @@ class Draw:
         drawn_indices = (drawn,) if indices is None else tuple(indices)
         return cls(drawn, drawn_indices, tuple(map(name_of, drawn_indices)), indices is None)
 
-    def copy_for_worker(self) -> Draw:
-        """This draw as a worker receives it."""
+    def copy_for_worker(self) -> Any:
+        """What was drawn, as a worker receives it."""
         with contextlib.suppress(Exception):
-            copy = _copy_draw(self.drawn)
-            return replace(self, drawn=copy, indices=(copy,) if self.is_whole else tuple(copy))
-        return self
+            return _copy_draw(self.drawn)
+        return self.drawn
 
     def split(self) -> list[Draw]:
         """What to draw for each of its samples alone."""

@@ -27,8 +27,9 @@ from typing import Any
 
 import torch
 
+from pytest_dataloader_faults._engine.worker.fetch_hooks import ADDRESS
 from pytest_dataloader_faults.outcomes.agreement import MANY, ZEROS, Part
-from pytest_dataloader_faults.outcomes.text import ADDRESS, format_value
+from pytest_dataloader_faults.outcomes.text import format_value
 
 CALLS_USER_CODE = True
 

@@ -281,7 +281,7 @@ class Reader:
                 dataset = _CopyingDataset(fetcher.dataset, one_by_one=one_by_one)
                 is_seeded = self.comparer.comparison.seeded is not None
                 fetcher.dataset = ObservedDataset(dataset, self._begin, one_by_one=is_seeded)
-            batch = fetcher.fetch(draw.copy_for_worker().drawn)
+            batch = fetcher.fetch(draw.copy_for_worker())
         self._look_at_generators()
         return batch
 

@@ -338,11 +338,10 @@ class _ByIndex(_Taker):
         if not self._may_drop_seeds:
             return self._read_alone(batched)
         readings = self._read_alone(batched, seed=1)
-        is_same = self._agree(readings, batched)
-        first = readings if is_same else self._read_alone(batched)
-        if self._digests(readings) == self._digests(first):
-            self._drop_useless_seeds()
-        return first
+        if not self._agree(readings, batched):
+            return self._read_alone(batched)
+        self._drop_useless_seeds()
+        return readings
 
     def _read_alone(self, batched: _Pass, step: int = -1, seed: int = 0) -> _Pass:
         """Each sample alone, or else those of the batches.
@@ -390,15 +389,12 @@ class _ByIndex(_Taker):
         self._seconds = self._patience + _TIMES * (time.monotonic() - began)
         return result
 
-    def _digests(self, readings: _Pass) -> dict[Any, str]:
-        return {key: self._comparer.digest(parts) for key, parts in _pairs(readings)}
-
     def _agree(self, readings: _Pass, batches: _Pass) -> bool:
         """Whether each row of the *batches* is equal to its sample in *readings*.
 
         A ready batch may hold fewer samples than requested: the judge says that some are missing.
         """
-        digests = self._digests(readings)
+        digests = {key: self._comparer.digest(parts) for key, parts in _pairs(readings)}
         known = set(digests.values())
         for batch in batches:
             found = list(map(self._comparer.digest, batch.samples))
