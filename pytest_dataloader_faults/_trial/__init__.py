@@ -7,7 +7,7 @@ import multiprocessing
 import os
 import re
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple, TypeVar
 
@@ -234,8 +234,16 @@ def take_reference(
     """Read the dataset sample by sample, without faults and workers; *facts*: of the job."""
     options = steps.TrialOptions(processes=((step,),))
     job = _job_for(Job(make_dataset=make_dataset, settings=settings, options=options, **facts))
-    (record,) = repeat_if_killed(lambda: run_together(job), has_died)[-1]
-    return reference_of(job, record)
+    runs = repeat_if_killed(lambda: run_together(job), lambda records: records[0].end.exitcode != 0)
+    (record,) = runs[-1]
+    if record.end.timed_out:
+        stacks = sort_for_reader(_OUR_FRAMES.sub("", record.stacks).strip().split("\n"))
+        message = (
+            f"no reference after {job.deadline:g} s, without faults or workers. Make the stream"
+            " finite (itertools.islice), use fewer samples, or raise the deadline. It was at:\n"
+        )
+        raise exceptions.UnusableDatasetError(message + "\n".join(stacks))
+    return reference_from(record.events, record.end, record.stderr)
 
 
 def repeat_if_killed(
@@ -248,32 +256,6 @@ def repeat_if_killed(
     """
     result = run()
     return [result, run()] if was_killed(result) else [result]
-
-
-def has_died(records: Iterable[Record]) -> bool:
-    """Whether a process of the jobs that wrote the *records* died."""
-    return any(each.end.exitcode for each in records)
-
-
-def reference_of(job: Job, record: Record) -> Reference:
-    """The reference of *job*, which wrote the *record*."""
-    prefix = _prefix_of(job)
-    if record.end.timed_out:
-        message = (
-            f"{prefix}no reference after {job.deadline:g} s, without faults or workers. Make the"
-            " stream finite (itertools.islice), use fewer samples, or raise the deadline. It was"
-            f" at:\n{_readable(record.stacks)}"
-        )
-        raise exceptions.UnusableDatasetError(message)
-    try:
-        return reference_from(record.events, record.end, record.stderr)
-    except exceptions.UnusableDatasetError as error:
-        raise exceptions.UnusableDatasetError(f"{prefix}{error}") from None
-
-
-def _readable(stacks: str) -> str:
-    """*stacks* without the frames of this package, and of what called it."""
-    return "\n".join(sort_for_reader(_OUR_FRAMES.sub("", stacks).strip().split("\n")))
 
 
 class Record(NamedTuple):

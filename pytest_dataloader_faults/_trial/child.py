@@ -116,9 +116,7 @@ def main(job: Job, around: Surroundings) -> NoReturn:
         current_process()._config["tempdir"] = around.for_sockets  # type: ignore[attr-defined]
         around.stacks.close()  # The warden writes to it.
         stacks.write_on_signal()
-        server = around.server.pids if around.server else None
-        parts = (supervision, around.own_folders, server, around.fired)
-        run(job, around.facts, *parts, number=number)
+        run(job, around, supervision, number)
 
     _run_then_exit(warden, around.facts)
 

@@ -51,7 +51,6 @@ from pytest_dataloader_faults._trial.loaders import (
     end_workers,
     join,
     kept_iterators,
-    outer_loader,
     owners_of,
     renew,
     reraise_own_error,
@@ -138,7 +137,7 @@ class LoaderDriver(IteratorListener):
         self._endless: int | None = None
         """How many batches an epoch has if its sampler has no end, and the loader counts."""
         if self.facts.kind == "map":
-            self._endless = samplers.length_of_endless(self.loader, outer_loader(self.loader))
+            self._endless = samplers.length_of_endless(self.loader)
 
     def on_begin(self, iterator: Any) -> None:
         self._begun.add(iterator)
@@ -190,7 +189,7 @@ class LoaderDriver(IteratorListener):
         seed_everything(seed)
         try:
             if self.meet and phase.epoch is not None:
-                samplers.set_epoch(self.loader, outer_loader(self.loader), phase.epoch - 1)
+                samplers.set_epoch(self.loader, phase.epoch - 1)
             if prepare is not None:
                 prepare(self.loader)
             self._start_iterator(patience)
@@ -283,7 +282,7 @@ class LoaderDriver(IteratorListener):
         if patience is not None:  # Until the end: a generator makes torch's iterator later.
             self.loader.timeout = min(self._timeout or patience, patience)
         self._is_starting = True
-        self._iterator = iter(outer_loader(self.loader))
+        self._iterator = iter(samplers.outer_loader(self.loader))
         self._is_starting = False
         if self.facts.kind == "map":
             with contextlib.suppress(*USERS_ERRORS):  # Of a sampler that has no length.

@@ -7,7 +7,6 @@ import inspect
 import multiprocessing
 import os
 import traceback
-import weakref
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import Any
@@ -27,8 +26,9 @@ from pytest_dataloader_faults._trial.factory import (
     describe_result,
     require_one,
 )
-from pytest_dataloader_faults._trial.job import Rank
+from pytest_dataloader_faults._trial.job import Job
 from pytest_dataloader_faults._trial.process.fork_server import method_of
+from pytest_dataloader_faults._trial.samplers import outer_loader
 from pytest_dataloader_faults.exceptions import (
     DataLoaderFaultsError,
     HarnessError,
@@ -118,22 +118,14 @@ def _place_of(error: BaseException) -> str:
     return f" at {frame.filename}:{frame.lineno}{by}"
 
 
-def make_loader(
-    make_dataset: Any,
-    options: Mapping[str, Any] | None,
-    changes: Mapping[str, Any],
-    *,
-    needs_workers: bool = False,
-    rank: Rank | None = None,
-) -> DataLoader[Any]:
-    """The loader to try; *changes* overrule its options, also those of a ready ``DataLoader``.
+def make_loader(job: Job) -> DataLoader[Any]:
+    """The loader of *job*, whose changes also overrule the options of a ready ``DataLoader``.
 
-    One without workers gets two if it *needs_workers*: data modules have such loaders by default.
-    *rank*: which of several ranks it is, which then divide the samples.
+    One without workers gets two if the job needs some: data modules have such loaders by default.
     """
-    result = _call_factory(make_dataset)
+    result, rank = _call_factory(job.make_dataset), job.rank_of_several
     if isinstance(result, DataLoader):
-        if options:
+        if options := job.settings.loader:
             message = (
                 f"loader={format_value(dict(options))} was passed, or drawn by a search, but"
                 " make_dataset() returned a ready DataLoader, which has its own options. Return the"
@@ -141,16 +133,17 @@ def make_loader(
             )
             raise InvalidArgumentError(message)
         loader = result
-        lacks_workers = needs_workers and not loader.num_workers
+        lacks_workers = job.needs_workers and not loader.num_workers
         workers = {"num_workers": _DEFAULTS["num_workers"], "prefetch_factor": 2}
-        for name, value in {**(workers if lacks_workers else {}), **changes}.items():
+        for name, value in {**(workers if lacks_workers else {}), **job.changes}.items():
             object.__setattr__(loader, name, value)  # torch forbids it, since workers may run.
         _detach_parent_workers(loader)
         if rank is not None:
             process_group.refuse_dispatcher(outer_loader(loader), kind_of(dataset_of(loader)))
     else:
-        all_options = {**(options or {}), **changes}
-        if needs_workers and "num_workers" not in changes and all_options.get("num_workers") == 0:
+        all_options = job.loader
+        lacks_workers = all_options.get("num_workers") == 0 and "num_workers" not in job.changes
+        if job.needs_workers and lacks_workers:
             del all_options["num_workers"]
         if rank is not None and kind_of(result) == "map":
             all_options = process_group.divide(rank, result, all_options)
@@ -184,14 +177,6 @@ def _detach_parent_workers(loader: DataLoader[Any]) -> None:
         loader._initial_iter_for_state_dict = False
 
 
-_outer: weakref.WeakKeyDictionary[DataLoader[Any], Any] = weakref.WeakKeyDictionary()
-
-
-def outer_loader(loader: DataLoader[Any]) -> Any:
-    """What a training loop iterates: *loader*, or what accelerate or Fabric wrapped around it."""
-    return _outer.get(loader, loader)
-
-
 def dataset_of(loader: DataLoader[Any]) -> Any:
     """The dataset that torch's iterator gets. RecBole's loaders show another one elsewhere."""
     return vars(loader).get("dataset", loader.dataset)
@@ -213,7 +198,7 @@ def _unwrap(loader: Any) -> Any:
     inner = vars(loader).get(INNER_LOADERS[package]) if package in INNER_LOADERS else None
     if not isinstance(inner, DataLoader):
         return loader
-    _outer[inner] = loader
+    samplers.OUTER_LOADERS[inner] = loader
     return inner
 
 
@@ -284,9 +269,9 @@ def length_of(dataset: Any) -> int | None:
             return None
 
 
-def count_readable(loader: DataLoader[Any], outer: Any) -> int | None:
+def count_readable(loader: DataLoader[Any]) -> int | None:
     """How many samples *loader* may draw; the length of the dataset if no known sampler draws."""
-    count = samplers.count_samples(loader, outer)
+    count = samplers.count_samples(loader)
     with contextlib.suppress(*USERS_ERRORS):  # Such a dataset does not need a length.
         return len(dataset_of(loader)) if count is None else count
     return None

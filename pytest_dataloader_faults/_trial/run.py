@@ -27,7 +27,7 @@ from pytest_dataloader_faults._engine.loader.iterator import (
 )
 from pytest_dataloader_faults._engine.protocol import SupervisorHandle
 from pytest_dataloader_faults._engine.scope import Injection, open_scope, protect_files
-from pytest_dataloader_faults._engine.system.temporary import ClosedByUserError, SharedCount
+from pytest_dataloader_faults._engine.system.temporary import ClosedByUserError
 from pytest_dataloader_faults._engine.worker.arm import WorkerSession, start_unarmed
 from pytest_dataloader_faults._engine.worker.fetch_hooks import seed_everything, seed_samples
 from pytest_dataloader_faults._trial import accelerator, loaders, process_group, resources
@@ -41,13 +41,13 @@ from pytest_dataloader_faults._trial.journal import (
     REFUSALS,
     FactsFound,
     FaultsArmed,
-    Journal,
     PassEnded,
     PhaseStarted,
     ReferenceTaken,
     failed,
 )
 from pytest_dataloader_faults._trial.process.environment import FreeResources, limit_descriptors
+from pytest_dataloader_faults._trial.process.surroundings import Surroundings
 from pytest_dataloader_faults._trial.samplers import (
     count_batches_of_worker,
     count_samples,
@@ -79,29 +79,15 @@ if TYPE_CHECKING:
 CALLS_USER_CODE = ("_read_first_sample",)
 
 
-def run(
-    job: Job,
-    journal: Journal,
-    supervision: SupervisorHandle | None,
-    own_folders: Sequence[str],
-    server: tuple[int, int] | None,
-    fired: SharedCount,
-    *,
-    number: int = 0,
-) -> None:
-    """Do *job*, or process *number* of it if it has several.
-
-    *own_folders*: their files belong to this trial. *server*: the keeper and the fork server that
-    the workers are started by, if there is one. *fired*: how many faults have fired.
-    """
-    free = FreeResources.now()
+def run(job: Job, around: Surroundings, supervision: SupervisorHandle | None, number: int) -> None:
+    """Do process *number* of *job* with what is *around* it."""
+    free, journal = FreeResources.now(), around.facts
     limit_descriptors(job.options.descriptors)
     torch.set_num_threads(1)  # A forked copy of OpenMP's thread pool lacks the threads.
     seed_everything(job.settings.seed)
     try:
         meetings = process_group.join(job.rank, journal) if job.rank else None
-        parts = (supervision, own_folders, server, fired, free, meetings)
-        TrialProcess(job, journal, *parts).run(job.processes[number])
+        TrialProcess(job, around, supervision, free, meetings).run(job.processes[number])
     except REFUSALS as error:
         journal.write(failed(error))
     except ClosedByUserError as error:
@@ -119,15 +105,13 @@ class TrialProcess:
     """
 
     job: Job
-    journal: Journal
+    around: Surroundings
     supervision: SupervisorHandle | None
-    own_folders: Sequence[str]
-    server: tuple[int, int] | None
-    fired: SharedCount
     free: FreeResources
     meetings: process_group.Meetings | None
 
     def __post_init__(self) -> None:
+        self.journal = self.around.facts
         self._scope = self._outer_scope = contextlib.ExitStack()
         """The latest scope, which ends first, and that of the process."""
         self._faults = self._outer_scope.enter_context(contextlib.ExitStack())
@@ -164,7 +148,7 @@ class TrialProcess:
                 self.job = replace(self.job, faults=())
             for step in process:
                 if step.harms:  # Nothing is added otherwise, not even 0: the supervisor adds, too.
-                    self.fired.add(1)
+                    self.around.fired.add(1)
                 if self._could_make or step is Action.DISARM or isinstance(step, Look):
                     step.run(self)
         if self.meetings:
@@ -182,7 +166,7 @@ class TrialProcess:
             supervisor=self.supervision,
             samples=bool(job.faults),
             seeded=job.comparison.seeded,
-            own_folders=self.own_folders,
+            own_folders=self.around.own_folders,
             collisions=job.collisions,
             protects=job.may_have_faults,
         )
@@ -191,19 +175,20 @@ class TrialProcess:
         """Make the dataset, and read its samples."""
         job = self.job
         try:
-            loader = loaders.make_loader(job.make_dataset, job.settings.loader, job.changes)
+            loader = loaders.make_loader(job)
             lacks_workers = not (loader.num_workers or "num_workers" in job.changes)
             reference = replace(take_reference(loader, job, step), lacks_workers=lacks_workers)
             self.journal.write(ReferenceTaken(reference))
         except loaders.EmptyDatasetError as error:
-            text = f"{error}. {describe_data_folder(self.own_folders, job.settings.copy)}"
+            text = f"{error}. {describe_data_folder(self.around.own_folders, job.settings.copy)}"
             raise loaders.EmptyDatasetError(text) from error.__cause__
 
     def record_resources(self, step: Look) -> None:
         """Record what is open and what runs, once what the loader and the dataset left is gone."""
         gc.collect()
         self.journal.write_turn(HARNESS)
-        self.journal.write(FactsFound(resources=(resources.look(step.stage, self.server),)))
+        found = resources.look(step.stage, self.around.server_pids)
+        self.journal.write(FactsFound(resources=(found,)))
 
     def use_accelerator(self) -> None:
         """Use the accelerator, and copy each batch to it."""
@@ -250,24 +235,22 @@ class TrialProcess:
 
     def _make_loader(self, step: Make) -> DataLoader[Any]:
         job = self.job
-        arguments = (job.make_dataset, job.settings.loader, job.changes)
-        options: Any = {"needs_workers": job.needs_workers, "rank": job.rank_of_several}
         with self._watch():
-            loader = loaders.make_loader(*arguments, **options)
+            loader = loaders.make_loader(job)
         if step.adapt is not None:
             loader = step.adapt(loader)
-        outer, kind = loaders.outer_loader(loader), loaders.kind_of(loaders.dataset_of(loader))
+        kind = loaders.kind_of(loaders.dataset_of(loader))
         # A constructor that meets a fault may return a dataset of another length.
         is_intact = step.phase is None or not (self._monitor is None or job.faults)
         if kind == "map":
             is_known = is_intact and not job.rank_of_several
             count = count_samples if is_known else loaders.count_readable
-            self._length = count(loader, outer)
-            self.sampler = sampler_of_epoch(loader, outer)
+            self._length = count(loader)
+            self.sampler = sampler_of_epoch(loader)
             if job.settings.samples is not None:
                 keeps, size = step.adapt is not None, job.batch_size
                 samples = job.settings.samples
-                limit_samples(loader, outer, samples, keeps_sampler=keeps, batch_size=size)
+                limit_samples(loader, samples, keeps_sampler=keeps, batch_size=size)
         elif job.rank_of_several:
             self._length = loaders.length_of(loaders.dataset_of(loader))
         if step.adapt is None and (is_intact or self._length == job.replay.length):
@@ -275,7 +258,7 @@ class TrialProcess:
         if loader.num_workers:
             self.free.require_for(loader.num_workers)
         loaders.end_stream(loader, job.comparison.limit)
-        parts = loaders.start_method_of(loader), drops_last(loader), state_of(loader, outer)
+        parts = loaders.start_method_of(loader), drops_last(loader), state_of(loader)
         self._facts = LoaderFacts(kind, *parts)
         self.journal.write(FactsFound(self._facts))
         return loader
@@ -349,7 +332,7 @@ class TrialProcess:
     def measure_epochs(self, step: MeasureEpochs) -> None:
         """Run epochs, and write down the footprint of each process after each round."""
         footprints = resources.FootprintSampler(self.job.options.measuring)
-        batches = count_batches_of_worker(self.loader, loaders.outer_loader(self.loader))
+        batches = count_batches_of_worker(self.loader)
         self.loader.worker_init_fn = resources.GcEachEpoch(self.loader.worker_init_fn, batches)
         driver = self.start_driver()
         for number in range(1, step.rounds + 1):

@@ -8,6 +8,7 @@ import importlib.util
 import inspect
 import itertools
 import math
+import weakref
 from collections.abc import Iterator
 from typing import Any
 
@@ -29,9 +30,16 @@ CALLS_USER_CODE = True
 
 STATEFUL = "torchdata.stateful_dataloader"
 """The module of a loader that saves the states of its dataset and its sampler."""
+OUTER_LOADERS: weakref.WeakKeyDictionary[DataLoader[Any], Any] = weakref.WeakKeyDictionary()
+"""What accelerate or Fabric has wrapped around a loader."""
 DEFAULT_SAMPLERS = (SequentialSampler, RandomSampler)
 """torch creates them for a dataset without a sampler, and they read its length."""
 _SIZED = (*DEFAULT_SAMPLERS, SubsetRandomSampler, WeightedRandomSampler, list, tuple, range)
+
+
+def outer_loader(loader: DataLoader[Any]) -> Any:
+    """What a training loop iterates: *loader*, or what wraps it."""
+    return OUTER_LOADERS.get(loader, loader)
 
 
 def has_known_length(sampler: Any) -> bool:
@@ -92,13 +100,13 @@ def has_state(value: Any) -> bool:
     return _takes(kind, "state_dict") and _takes(kind, "load_state_dict", {})
 
 
-def state_of(loader: DataLoader[Any], outer: Any) -> StateOf:
-    """Whose state a checkpoint can hold; *outer*: what wraps the loader, or the loader itself.
+def state_of(loader: DataLoader[Any]) -> StateOf:
+    """Whose state a checkpoint of *loader* can hold.
 
     accelerate's loaders have the methods in any case, and Fabric's hide those of what they wrap.
     """
     if has_state(loader):
-        return StateOf.LOADER if has_state(outer) else StateOf.NONE
+        return StateOf.LOADER if has_state(outer_loader(loader)) else StateOf.NONE
     if type(loader) is not DataLoader or not has_state(loader.dataset):
         return StateOf.NONE
     return StateOf.DATASET if _has_torchdata() else StateOf.UNAVAILABLE
@@ -228,11 +236,12 @@ _NO_END = 1000
 """A sampler that draws this many batches more than an epoch has is endless."""
 
 
-def length_of_endless(loader: DataLoader[Any], outer: Any) -> int | None:
-    """How many batches an epoch of *outer* has, if the sampler of *loader* would draw on and on.
+def length_of_endless(loader: DataLoader[Any]) -> int | None:
+    """How many batches an epoch of *loader* has, if its sampler would draw on and on.
 
-    *outer*: what wraps the loader, or the loader itself. None if its own loop does not count.
+    None if its own loop does not count.
     """
+    outer = outer_loader(loader)
     sampler: Any = loader._index_sampler
     has_own_loop = type(outer).__iter__ is not DataLoader.__iter__
     if not has_own_loop or _is_finite(sampler) or isinstance(sampler, Iterator):
@@ -244,15 +253,15 @@ def length_of_endless(loader: DataLoader[Any], outer: Any) -> int | None:
     return None
 
 
-def count_batches_of_worker(loader: DataLoader[Any], outer: Any) -> int | None:
-    """How many batches each worker makes in an epoch of *outer* at most, if its length is known.
+def count_batches_of_worker(loader: DataLoader[Any]) -> int | None:
+    """How many batches each worker makes in an epoch at most, if its length is known.
 
     The length of a stream is not read: if it were wrong, torch would warn of it later.
     """
     if isinstance(loader.dataset, IterableDataset):
         return None
     with contextlib.suppress(Exception):  # Of the user's classes: it does not have a length.
-        return math.ceil(len(outer) / max(1, loader.num_workers))
+        return math.ceil(len(outer_loader(loader)) / max(1, loader.num_workers))
     return None
 
 
@@ -269,7 +278,6 @@ def _list_inner_samplers(sampler: Any) -> dict[str, Any]:
 
 def limit_samples(
     loader: DataLoader[Any],
-    outer: Any,
     limit: int,
     *,
     keeps_sampler: bool = False,
@@ -278,15 +286,14 @@ def limit_samples(
     """Have *loader*, of a map-style dataset, draw about *limit* samples of more.
 
     Each worker makes at least a batch. It has the size that the loader has chosen, unless
-    *batch_size*, or else 64, is less. *outer*: what wraps the loader, or the loader itself.
-    *keeps_sampler*: whether its own samplers draw, the first of what they would: the state of a
-    loader may be that of its sampler.
+    *batch_size*, or else 64, is less. *keeps_sampler*: whether its own samplers draw, the first of
+    what they would: the state of a loader may be that of its sampler.
     """
     workers, largest = max(1, loader.num_workers), batch_size or _LARGEST_BATCH
     at_least = _BATCHES_OF_A_WORKER * workers
     limit = max(limit, at_least)
     index_sampler: Any = loader._index_sampler
-    if length_of_endless(loader, outer) is not None:
+    if length_of_endless(loader) is not None:
         for name, inner in _list_inner_samplers(index_sampler).items():
             limited = _limited(inner, limit, workers, largest)
             object.__setattr__(index_sampler, name, limited)
@@ -359,24 +366,18 @@ def _batch_size(sampler: Any) -> int:
     return size if isinstance(size, int) and size > 0 else 1
 
 
-def sampler_of_epoch(loader: DataLoader[Any], outer: Any) -> Any:
-    """What draws the indices or batches of one epoch of *loader*; None if that is unknown.
-
-    *outer*: what wraps the loader, or the loader itself.
-    """
+def sampler_of_epoch(loader: DataLoader[Any]) -> Any:
+    """What draws the indices or batches of one epoch of *loader*; None if that is unknown."""
     sampler: Any = loader._index_sampler
-    if length_of_endless(loader, outer) is None:
+    if length_of_endless(loader) is None:
         return sampler
     repeated = list(_list_inner_samplers(sampler).values())
     return repeated[0] if len(repeated) == 1 else None
 
 
-def count_samples(loader: DataLoader[Any], outer: Any) -> int | None:
-    """How many samples *loader* may draw; None if only a user's own sampler knows.
-
-    *outer*: what wraps the loader, or the loader itself.
-    """
-    sampler = sampler_of_epoch(loader, outer)
+def count_samples(loader: DataLoader[Any]) -> int | None:
+    """How many samples *loader* may draw; None if only a user's own sampler knows."""
+    sampler = sampler_of_epoch(loader)
     if _is_batched(loader):
         sampler = sampler.sampler if type(sampler) is BatchSampler else None
     return len(sampler) if has_known_length(sampler) else None
@@ -399,14 +400,11 @@ def _replace(loader: DataLoader[Any], sampler: Any) -> None:
     object.__setattr__(loader, name, sampler)  # torch forbids it, since workers may run.
 
 
-def set_epoch(loader: DataLoader[Any], outer: Any, epoch: int) -> None:
-    """Announce *epoch*, counted from 0, to everything that may shuffle, as training loops do.
-
-    *outer*: what wraps the loader, or the loader itself.
-    """
+def set_epoch(loader: DataLoader[Any], epoch: int) -> None:
+    """Announce *epoch*, counted from 0, to everything that may shuffle, as training loops do."""
     batches: Any = loader.batch_sampler
     owners = (
-        outer,
+        outer_loader(loader),
         loader,
         loader.sampler,
         batches,

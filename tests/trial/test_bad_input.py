@@ -15,6 +15,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
 from pytest_dataloader_faults import check_dataset, run_trial
 from pytest_dataloader_faults._trial.factory import takes_folder
+from pytest_dataloader_faults._trial.job import Job
 from pytest_dataloader_faults._trial.loaders import make_loader
 from pytest_dataloader_faults.battery.checking import select_checks
 from pytest_dataloader_faults.battery.checks import CHECKS
@@ -314,7 +315,9 @@ def test_advice_of_the_loader_is_no_failure(records):
 
 def _fits_one(returned: Any) -> str:
     with pytest.raises((UnusableDatasetError, InvalidArgumentError)) as refused:
-        make_loader(lambda: returned() if isinstance(returned, type) else returned, None, {})
+        make_loader(
+            Job(make_dataset=lambda: returned() if isinstance(returned, type) else returned)
+        )
     text = re.sub(r"<[\w.]+\.(\w+ object)", r"<\1", str(refused.value))
     return re.sub(r" at \S+\.py:\d+", " at FILE.py:1", re.sub(r" at 0x\w+", "", text))
 

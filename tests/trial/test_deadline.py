@@ -295,7 +295,7 @@ def sampled(loader):
 
 def drawn(loader, limit=16):
     """The same, under a budget."""
-    limit_samples(loader, loader, limit)
+    limit_samples(loader, limit)
     return sampled(loader)
 
 

@@ -66,6 +66,11 @@ class Surroundings(NamedTuple):
         """The folders whose files belong to the trial, and are removed with it."""
         return (*self.private, *self.shared)
 
+    @property
+    def server_pids(self) -> tuple[int, int] | None:
+        """The keeper and the fork server, if there is one."""
+        return self.server.pids if self.server else None
+
     def make_folders(self) -> None:
         """Make the folders [in the warden].
 

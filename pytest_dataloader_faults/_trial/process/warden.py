@@ -258,7 +258,7 @@ def _pipe_of_signals() -> int:
 
 def _processes(around: Surroundings) -> list[psutil.Process]:
     """All of the trial's processes."""
-    return trial_processes(around.server.pids if around.server else None)
+    return trial_processes(around.server_pids)
 
 
 def _seconds_without_cpu(around: Surroundings) -> float:

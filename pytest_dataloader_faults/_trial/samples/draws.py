@@ -98,7 +98,7 @@ def _copy_draw(drawn: Any) -> Any:
 def draws_of(loader: DataLoader[Any]) -> Iterator[Draw]:
     """What one epoch of *loader* requests."""
     dataset, batched = loaders.dataset_of(loader), bool(loader._auto_collation)
-    length = length_of_endless(loader, loaders.outer_loader(loader))
+    length = length_of_endless(loader)
     with loaders.report_dataset_errors("the sampler"):
         drawn, end = itertools.islice(loader._index_sampler, length), object()
     while True:

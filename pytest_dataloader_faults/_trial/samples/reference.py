@@ -246,11 +246,10 @@ class _ByIndex(_Taker):
                 drawn = [Draw.of(each, reader.dataset, batched=batched) for each in requested]
                 return self._read_drawn(drawn)
             limit, first_draws, batch_size = self._limit()
-            outer = loaders.outer_loader(self.loader)
-            total = count_samples(self.loader, outer)
-            readable = loaders.count_readable(self.loader, outer)
+            total = count_samples(self.loader)
+            readable = loaders.count_readable(self.loader)
             if limit is not None:
-                limit_samples(self.loader, outer, limit, batch_size=batch_size)
+                limit_samples(self.loader, limit, batch_size=batch_size)
                 seed_everything(job.settings.seed)
             # Some samplers can be iterated only once.
             drawn = list(draws.draws_of(self.loader)) or first_draws

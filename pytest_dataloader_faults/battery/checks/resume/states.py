@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING, Any
 from torch.utils.data import DataLoader, RandomSampler, SequentialSampler
 
 from pytest_dataloader_faults._trial.journal import Journal, Kept, PhaseStarted
-from pytest_dataloader_faults._trial.loaders import USERS_ERRORS, dataset_of, kind_of, outer_loader
-from pytest_dataloader_faults._trial.samplers import STATEFUL, state_of
+from pytest_dataloader_faults._trial.loaders import USERS_ERRORS, dataset_of, kind_of
+from pytest_dataloader_faults._trial.samplers import STATEFUL, outer_loader, state_of
 from pytest_dataloader_faults.outcomes.chains import shorten_chain
 from pytest_dataloader_faults.outcomes.stages import (
     DONE,
@@ -44,7 +44,7 @@ _OPTIONS = (
 
 def make_stateful(loader: DataLoader[Any]) -> DataLoader[Any]:
     """*loader*, or one with a state, if only its dataset has one."""
-    if state_of(loader, outer_loader(loader)) is not StateOf.DATASET:
+    if state_of(loader) is not StateOf.DATASET:
         return loader
     options = {name: getattr(loader, name) for name in _OPTIONS if hasattr(loader, name)}
     kind = importlib.import_module(STATEFUL).StatefulDataLoader
