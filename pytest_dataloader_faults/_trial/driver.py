@@ -19,12 +19,11 @@ from __future__ import annotations
 import contextlib
 import itertools
 import os
-import pickle
 import time
 import traceback
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -34,7 +33,7 @@ from pytest_dataloader_faults._engine.system.libc import end_with_parent
 from pytest_dataloader_faults._engine.system.processes import fork, reap
 from pytest_dataloader_faults._engine.worker.fetch_hooks import seed_everything
 from pytest_dataloader_faults._trial import samplers
-from pytest_dataloader_faults._trial.job import NO_REPLAY, Job, Replay
+from pytest_dataloader_faults._trial.job import Job
 from pytest_dataloader_faults._trial.journal import (
     HARNESS,
     LOADER,
@@ -56,7 +55,7 @@ from pytest_dataloader_faults._trial.loaders import (
     reraise_own_error,
 )
 from pytest_dataloader_faults._trial.process.deaths import WatchfulQueue, remove_handler
-from pytest_dataloader_faults._trial.samples.draws import Draw, record_draw
+from pytest_dataloader_faults._trial.samples.draws import Draw, record_draw, unpack
 from pytest_dataloader_faults._trial.samples.passes import SampleComparer, record_batch
 from pytest_dataloader_faults.outcomes import LoaderFacts, Pass, Phase, Raised, Stage, WorkerDeath
 from pytest_dataloader_faults.outcomes.chains import origin_of, shorten_chain
@@ -88,7 +87,7 @@ class LoaderDriver(IteratorListener):
         loader: The ``DataLoader``.
         facts: What is known of it.
         length: How many samples its sampler may draw of the dataset, if that is known.
-        replay: What is requested in place of what the sampler draws.
+        draws: What is requested in place of what the sampler draws, packed.
         keep_workers: Whether persistent workers that are all alive survive an error.
         use_batch: Does with a batch what a training loop does, and returns the result.
         wait_until_idle: Waits until the workers have made what was requested, or hang. Its argument
@@ -105,7 +104,7 @@ class LoaderDriver(IteratorListener):
     loader: Any
     facts: LoaderFacts
     length: int | None = None
-    replay: Replay = NO_REPLAY
+    draws: Sequence[str] = ()
     keep_workers: bool = False
     use_batch: Callable[[Any], Any] | None = None
     wait_until_idle: Callable[..., Idle] = idle_at_once
@@ -151,15 +150,21 @@ class LoaderDriver(IteratorListener):
         if not (self._pids or self._is_starting):
             self._write_workers(self.working, time.monotonic())
         draw = record_draw(sampled, dataset, batched=batched)
-        number, count = self._draw_number, len(self.replay.draws)
+        number, count = self._draw_number, len(self.draws)
         self._draw_number += 1
         may_replay = bool(count) and (number < count or self._endless is not None)
-        is_replayed = may_replay and not self.replay.has_no_sample_of(draw.names)
+        is_replayed = may_replay and not self._has_no_sample_of(draw)
         if is_replayed and dataset is dataset_of(self.loader):
-            sampled = pickle.loads(self.replay.draws[number % count])  # noqa: S301  # the sampler's
+            sampled = unpack(self.draws[number % count])
             draw = record_draw(sampled, dataset, batched=batched)
         self._draws.append(draw)
         return sampled, draw
+
+    def _has_no_sample_of(self, draw: Draw) -> bool:
+        """Whether the sampler should not have drawn *draw*, since the dataset is shorter."""
+        numbers = [each for each in draw.names if isinstance(each, int)]
+        length = self.job.length
+        return length is not None and any(not -length <= each < length for each in numbers)
 
     def on_batch(self, worker: int | None, draw: Draw, batch: Any) -> None:
         self._passed_on.append((worker, draw, batch))

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, NamedTuple, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 from pytest_dataloader_faults._settings import Settings, check
 from pytest_dataloader_faults.faults import Fault
@@ -71,28 +71,6 @@ class TakeReference(Step):
     adapts_comparison: bool = False
 
 
-class Replay(NamedTuple):
-    """What to request instead of what the sampler draws, so that it can be compared.
-
-    Attributes:
-        draws: What the sampler drew for each batch without a fault, pickled.
-        length: How many samples there were to draw from, if that is known.
-    """
-
-    draws: tuple[bytes, ...] = ()
-    length: int | None = None
-
-    def has_no_sample_of(self, names: Iterable[Any]) -> bool:
-        """Whether there is no sample for one of the *names*, which the sampler should not draw."""
-        numbers = [each for each in names if isinstance(each, int)]
-        return self.length is not None and any(
-            not -self.length <= number < self.length for number in numbers
-        )
-
-
-NO_REPLAY = Replay()
-
-
 LOOPBACK = "127.0.0.1"
 
 
@@ -144,7 +122,8 @@ class Job:
         rank: Which of the processes it is that train together; None without ranks.
         history: What is known of files.
         batch_size: How many samples a batch may have; None for the usual limit.
-        replay: What its passes request.
+        draws: What its passes request in place of what the sampler draws, as ``Reference.draws``.
+        length: How many samples there were to draw from, if that is known.
         needs_workers: Whether the loader gets a worker if its options ask for none.
         recovers_in_workers: Whether the recovery pass always has workers, as a dataset needs that
             only workers can read.
@@ -162,7 +141,8 @@ class Job:
     rank: Rank | None = None
     history: FileHistory = field(default_factory=FileHistory)
     batch_size: int | None = None
-    replay: Replay = NO_REPLAY
+    draws: tuple[str, ...] = ()
+    length: int | None = None
     needs_workers: bool = False
     recovers_in_workers: bool = False
     collisions: Collisions = DEFAULT_COLLISIONS

@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import gc
 import os
-import pickle
 import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
@@ -34,7 +33,7 @@ from pytest_dataloader_faults._trial import accelerator, loaders, process_group,
 from pytest_dataloader_faults._trial.connections import SharedConnections
 from pytest_dataloader_faults._trial.driver import LoaderDriver, describe_error, idle_at_once
 from pytest_dataloader_faults._trial.factory import describe_data_folder
-from pytest_dataloader_faults._trial.job import NO_REPLAY, Job, TakeReference
+from pytest_dataloader_faults._trial.job import Job, TakeReference
 from pytest_dataloader_faults._trial.journal import (
     HARNESS,
     LOADER,
@@ -56,7 +55,7 @@ from pytest_dataloader_faults._trial.samplers import (
     sampler_of_epoch,
     state_of,
 )
-from pytest_dataloader_faults._trial.samples.draws import Draw
+from pytest_dataloader_faults._trial.samples.draws import Draw, unpack
 from pytest_dataloader_faults._trial.samples.passes import Reader, SampleComparer
 from pytest_dataloader_faults._trial.samples.reference import take_reference
 from pytest_dataloader_faults.faults import has_files
@@ -127,7 +126,7 @@ class TrialProcess:
         self._length: int | None = None
         self._driver: LoaderDriver | None = None
         self._use_batch: Callable[[Any], Any] | None = None
-        self._replay = NO_REPLAY
+        self._draws: Sequence[str] = ()
         self._connections = None if self.job.faults else SharedConnections()
         self._epochs = 0
         self._succeeded = True
@@ -198,7 +197,7 @@ class TrialProcess:
     def read_sample(self) -> None:
         """Read a sample here before the fork, as some scripts do."""
         with self._watch():
-            _read_first_sample(self.loader, self._replay.draws)
+            _read_first_sample(self.loader, self._draws)
 
     def make(self, step: Make) -> None:
         """Make the dataset and its loader, in a process where faults may be armed already."""
@@ -253,8 +252,8 @@ class TrialProcess:
                 limit_samples(loader, samples, keeps_sampler=keeps, batch_size=size)
         elif job.rank_of_several:
             self._length = loaders.length_of(loaders.dataset_of(loader))
-        if step.adapt is None and (is_intact or self._length == job.replay.length):
-            self._replay = job.replay
+        if step.adapt is None and (is_intact or self._length == job.length):
+            self._draws = job.draws
         if loader.num_workers:
             self.free.require_for(loader.num_workers)
         loaders.end_stream(loader, job.comparison.limit)
@@ -279,7 +278,7 @@ class TrialProcess:
                 loader=self.loader,
                 facts=self._facts,
                 length=self._length,
-                replay=self._replay,
+                draws=self._draws,
                 use_batch=self._use_batch,
             )
             self._scope.enter_context(listen_to_iterators(self._driver))
@@ -406,7 +405,7 @@ def _refuse_impossible_faults(job: Job, loader: DataLoader[Any]) -> None:
         raise exceptions.InvalidArgumentError(message)
 
 
-def _read_first_sample(loader: DataLoader[Any], draws: Sequence[bytes]) -> None:
+def _read_first_sample(loader: DataLoader[Any], draws: Sequence[str]) -> None:
     """Read the first of what the sampler *draws*, before the fork, as some scripts do."""
     dataset = loaders.dataset_of(loader)
     if loaders.kind_of(dataset) == "iterable":
@@ -414,7 +413,7 @@ def _read_first_sample(loader: DataLoader[Any], draws: Sequence[bytes]) -> None:
             next(iter(dataset), None)
         return
     batched = bool(loader._auto_collation)
-    drawn = map(pickle.loads, draws)  # the sampler's own
+    drawn = map(unpack, draws)
     samples = (part for each in drawn for part in Draw.of(each, dataset, batched=batched).split())
     if sample := next(samples, None):
         with contextlib.suppress(loaders.CollateError):

@@ -6,7 +6,6 @@ sample without workers, and of the fault-free epoch, which has workers, but no f
 
 from __future__ import annotations
 
-import base64
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -17,7 +16,7 @@ from pytest_dataloader_faults._engine import require_engine
 from pytest_dataloader_faults._settings import SAMPLES, Settings, check
 from pytest_dataloader_faults._trial import repeat_if_killed, run_trial_job, take_reference
 from pytest_dataloader_faults._trial.factory import DatasetFactory, bind_factory
-from pytest_dataloader_faults._trial.job import Job, Replay, TakeReference
+from pytest_dataloader_faults._trial.job import Job, TakeReference
 from pytest_dataloader_faults.battery.shares import (
     Deadlines,
     count_own_samples,
@@ -313,7 +312,8 @@ class FaultFreeRun:
             comparison=comparison or self.comparison,
             options=options,
             batch_size=self._batch_size,
-            replay=replay_of(self.reference),
+            draws=self.reference.draws,
+            length=self.reference.readable,
             needs_workers=True,
             recovers_in_workers=bool(self.reference.workers),
             history=self.history,
@@ -451,8 +451,3 @@ def _refuse(trial: JudgedTrial, reason: str, group: str) -> NotApplicable:
     """Why a check does not apply to a dataset that fails in *trial*, which has no fault."""
     fatal = trial if was_killed(trial.outcome) else None
     return NotApplicable(reason.format(trial.finding.sentence), group, fatal)
-
-
-def replay_of(reference: Reference) -> Replay:
-    """What a trial requests that is compared with the *reference*."""
-    return Replay(tuple(map(base64.b64decode, reference.draws)), reference.readable)

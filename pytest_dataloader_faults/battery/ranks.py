@@ -9,7 +9,6 @@ from functools import partial
 from typing import Any
 
 from pytest_dataloader_faults._trial import repeat_if_killed
-from pytest_dataloader_faults._trial.job import NO_REPLAY
 from pytest_dataloader_faults._trial.ranks import run_ranks
 from pytest_dataloader_faults.battery.fault_free_run import FaultFreeRun
 from pytest_dataloader_faults.battery.workload import Workload
@@ -139,7 +138,7 @@ def _run(
 
     *shares*: whether the ranks share a folder.
     """
-    job = replace(run.job(*faults, **arguments), replay=NO_REPLAY)
+    job = replace(run.job(*faults, **arguments), draws=())
 
     def run_once(collisions: Collisions) -> Outcome:
         return run_ranks(replace(job, collisions=collisions), on_rank, shares_folder=shares)

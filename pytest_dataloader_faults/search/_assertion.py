@@ -14,8 +14,8 @@ from pytest_dataloader_faults._trial.factory import (
     DatasetFactory,
     is_named,
 )
-from pytest_dataloader_faults._trial.job import NO_REPLAY, Job
-from pytest_dataloader_faults.battery.fault_free_run import ONE_WORKER, FaultFreeRun, replay_of
+from pytest_dataloader_faults._trial.job import Job
+from pytest_dataloader_faults.battery.fault_free_run import ONE_WORKER, FaultFreeRun
 from pytest_dataloader_faults.battery.targets import require_match
 from pytest_dataloader_faults.exceptions import (
     CheckFailedError,
@@ -115,7 +115,8 @@ class Survey:
             settings=fault_free_run.settings.override({**settings, "loader": loader}),
             comparison=self.comparison,
             options=TrialOptions(processes=run_epochs(epochs, before_init=self.before_init)),
-            replay=replay_of(reference) if is_known else NO_REPLAY,
+            draws=reference.draws if is_known else (),
+            length=reference.readable,
             recovers_in_workers=bool(reference.workers),
             history=fault_free_run.history,
         )

@@ -125,6 +125,11 @@ def pack(draws: Iterable[Draw]) -> tuple[str, ...]:
     return ()
 
 
+def unpack(packed: str) -> Any:
+    """What was drawn for a batch, as ``pack`` has packed it."""
+    return pickle.loads(base64.b64decode(packed))  # noqa: S301  # the sampler's own
+
+
 def draws_the_same_again(loader: DataLoader[Any], drawn: Sequence[Draw]) -> bool:
     """Whether the sampler draws the same indices in another order, if it draws again at all."""
     again: list[Draw] = []
