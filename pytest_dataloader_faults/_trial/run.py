@@ -175,9 +175,7 @@ class TrialProcess:
         job = self.job
         try:
             loader = loaders.make_loader(job)
-            lacks_workers = not (loader.num_workers or "num_workers" in job.changes)
-            reference = replace(take_reference(loader, job, step), lacks_workers=lacks_workers)
-            self.journal.write(ReferenceTaken(reference))
+            self.journal.write(ReferenceTaken(take_reference(loader, job, step)))
         except loaders.EmptyDatasetError as error:
             text = f"{error}. {describe_data_folder(self.around.own_folders, job.settings.copy)}"
             raise loaders.EmptyDatasetError(text) from error.__cause__

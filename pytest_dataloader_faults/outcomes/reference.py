@@ -36,7 +36,6 @@ class Reference:
         total: How many samples there are to draw.
         readable: The same, or the length of the dataset if the loader has a custom sampler.
         batch_size: How many samples a batch may have; None if all samples are checked.
-        stream_limit: After how many samples an endless stream was stopped; None if it ended.
         fault_free: A trial of one epoch without a fault, in which nothing was wrong; None if there
             is none.
         draws: What the sampler drew for each batch, pickled and in base64; empty for a stream.
@@ -64,7 +63,6 @@ class Reference:
     total: int | None = None
     readable: int | None = field(default=None, compare=False)
     batch_size: int | None = field(default=None, compare=False)
-    stream_limit: int | None = None
     fault_free: Outcome | None = field(default=None, repr=False, compare=False)
     draws: tuple[str, ...] = field(default=(), repr=False, compare=False)
     is_whole: bool = field(default=True, compare=False)
@@ -126,7 +124,7 @@ class Reference:
     @functools.cached_property
     def in_rows(self) -> Reference | None:
         """This reference of rows; None unless a stream makes its own batches, of distinct rows."""
-        is_divisible = not self.undivided_samples and self.stream_limit is None
+        is_divisible = not self.undivided_samples and self.comparison.limit is None
         if not is_divisible or count_rows(self.parts) is None:
             return None
         rows = enumerate(map(Sample, itertools.chain(*self.parts)))
@@ -153,7 +151,7 @@ class Reference:
     @property
     def stream_count(self) -> int | None:
         """How many samples a stream has; None if it is endless, and for a map-style dataset."""
-        has_end = self.kind == "iterable" and self.stream_limit is None
+        has_end = self.kind == "iterable" and self.comparison.limit is None
         return len(self.samples) if has_end else None
 
 

@@ -16,7 +16,7 @@ from pytest_dataloader_faults.outcomes import (
     WorkerFacts,
     Wrong,
 )
-from pytest_dataloader_faults.outcomes.agreement import BY_FORM, ZEROS, Part, difference
+from pytest_dataloader_faults.outcomes.agreement import BY_FORM, ZEROS, Comparison, Part, difference
 from support.facts import (
     EIO,
     EPOCH_1,
@@ -165,8 +165,9 @@ def test_an_endless_stream(samples_by_worker, hit, verdict, says):
     (facts,) = _fired(EIO, 0)
     facts = replace(facts, firings=(replace(facts.firings[0], worker=hit),))
     outcome = ordinary(Pass(EPOCH_1, (), deliveries, complete=True), (facts,))
-    reference = replace(stream_reference("a b c"), comparison=BY_FORM, stream_limit=3)
-    facts = {"kind": "iterable", "comparison": BY_FORM, "recovery": None}
+    comparison = replace(BY_FORM, limit=3)
+    reference = replace(stream_reference("a b c"), comparison=comparison)
+    facts = {"kind": "iterable", "comparison": comparison, "recovery": None}
     finding = judge_trial(revised(outcome, **facts), reference, SKIPS)
 
     assert (finding.verdict, says in finding.sentence) == (verdict, True), finding.sentence
@@ -175,8 +176,10 @@ def test_an_endless_stream(samples_by_worker, hit, verdict, says):
 @rows(("samples", "expected"), [("a b x", "survived"), ("a x y", "corrupted")])
 def test_an_endless_stream_may_replace_as_many_as_were_hit(samples, expected):
     epoch = stream(*samples.split())
-    outcome = revised(ordinary(epoch, _fired(EIO, None)), kind="iterable", recovery=None)
-    reference = replace(stream_reference("a b c"), stream_limit=3)
+    comparison = Comparison(limit=3)
+    facts = {"kind": "iterable", "comparison": comparison, "recovery": None}
+    outcome = revised(ordinary(epoch, _fired(EIO, None)), **facts)
+    reference = replace(stream_reference("a b c"), comparison=comparison)
 
     assert judge_trial(outcome, reference, SUBSTITUTES).verdict == expected
 
@@ -184,9 +187,11 @@ def test_an_endless_stream_may_replace_as_many_as_were_hit(samples, expected):
 def test_an_endless_stream_that_raised_may_end_early():
     """Its workers did not reach the requested number of samples."""
     error = raised("OSError", "[Errno 5] Input/output error: '/data/a.rec'")
-    outcome = revised(ordinary(stream("a", error=error), _fired(EIO, 0)), recovery=None)
+    comparison = Comparison(limit=2)
+    outcome = ordinary(stream("a", error=error), _fired(EIO, 0))
+    outcome = revised(outcome, recovery=None, comparison=comparison)
 
-    assert judge_trial(outcome, replace(stream_reference("a b"), stream_limit=2)).passed
+    assert judge_trial(outcome, replace(stream_reference("a b"), comparison=comparison)).passed
 
 
 @rows(

@@ -303,34 +303,35 @@ def _of_ranks():
 
 
 BY_FORM = Comparison(by_form=True)
-ENDLESS = replace(stream_reference("s"), comparison=BY_FORM, stream_limit=4)
+FIRST_FOUR = replace(BY_FORM, limit=4)
+ENDLESS = replace(stream_reference("s"), comparison=FIRST_FOUR)
 
 
 def _stream_trial(*epochs: Pass, **facts) -> Outcome:
     return revised(ordinary(epochs[-1]), kind="iterable", epochs=epochs, **facts)
 
 
-def _endless_trial(*batches_by_worker: str) -> Outcome:
+def _random_trial(*batches_by_worker: str, comparison: Comparison = FIRST_FOUR) -> Outcome:
     epoch = stream(*(batch for batches in batches_by_worker for batch in batches.split(",")))
     workers = [number for number, each in enumerate(batches_by_worker) for _ in each.split(",")]
     pairs = enumerate(zip(epoch.delivered, workers, strict=True))
     delivered = tuple(
         replace(batch, worker=worker, digest=f"{place % 2}") for place, (batch, worker) in pairs
     )
-    return _stream_trial(replace(epoch, delivered=delivered), comparison=BY_FORM)
+    return _stream_trial(replace(epoch, delivered=delivered), comparison=comparison)
 
 
 STREAMS = {
     "repeated and different": (_stream_trial(stream("a a x")), stream_reference("a b c")),
     "different and missing": (_stream_trial(stream("a x")), stream_reference("a b c")),
     "missing": (_stream_trial(stream("a b")), stream_reference("a b c")),
-    "endless, the same in each worker": (_endless_trial("s s,s x", "s s,s x"), ENDLESS),
+    "endless, the same in each worker": (_random_trial("s s,s x", "s s,s x"), ENDLESS),
     "random, the same in each worker": (
-        _endless_trial("s s,s s", "s s,s s"),
+        _random_trial("s s,s s", "s s,s s", comparison=BY_FORM),
         replace(stream_reference("s s s s s s s s"), comparison=BY_FORM),
     ),
-    "endless, different": (_endless_trial("s s,x", "s s,s s,s s"), ENDLESS),
-    "endless, missing": (_endless_trial("s s,s", "s s,s s,s s"), ENDLESS),
+    "endless, different": (_random_trial("s s,x", "s s,s s,s s"), ENDLESS),
+    "endless, missing": (_random_trial("s s,s", "s s,s s,s s"), ENDLESS),
 }
 
 

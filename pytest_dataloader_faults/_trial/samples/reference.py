@@ -109,7 +109,8 @@ class _Taker:
             workers = len(results)
             if not results:
                 raise
-        return replace(self._combine(results), workers=workers)
+        reference = self._combine(results)
+        return replace(reference, workers=workers, lacks_workers=not self.loader.num_workers)
 
     def _read_all(self) -> Any:
         """What one process reads."""
@@ -440,7 +441,7 @@ class _OfStream(_Taker):
         is_regrouped = _have_same_rows(readings, repeats)
         if not is_regrouped:
             self._adapt(readings, repeats)
-        reference = replace(self._build(readings, repeats), stream_limit=limit)
+        reference = self._build(readings, repeats)
         if is_regrouped or len(repeats) == len(readings):
             return reference
         if len(repeats) < len(readings):

@@ -175,7 +175,7 @@ def count_missing(epoch: Pass, expected: Reference) -> int:
         split = (each for each in epoch.delivered if not each.is_whole)
         return sum(len(each.keys or ()) - len(each.samples) for each in split)
     counts = _count_by_worker(epoch)
-    limit = expected.stream_limit
+    limit = expected.comparison.limit
     due = expected.counts.total() if limit is None else limit * len(counts)
     return due - sum(each.total() for each in counts.values())
 
@@ -345,7 +345,7 @@ def _compare_counts(epoch: Pass, expected: Reference, allowed: Allowed) -> Itera
         match = "it matches" if wrong == 1 else "they match"
         sentence = f"{pluralize(wrong, 'sample')} {is_or_are(wrong)} wrong"
         yield _mismatch(Wrong.DIFFERS, f"{sentence}: {match} no sample of the reference")
-    if epoch.complete and expected.stream_limit is None:
+    if epoch.complete and expected.comparison.limit is None:
         yield from _find_losses(due.total() - delivered.total(), epoch, expected, allowed)
     elif epoch.complete:
         yield from _find_early_ends(epoch, expected, allowed)
@@ -359,7 +359,7 @@ def _count_due(expected: Reference, delivered: Counter[str]) -> Counter[str]:
     repeated or missing.
     """
     due = expected.counts
-    if expected.stream_limit is not None:
+    if expected.comparison.limit is not None:
         return Counter({digest: delivered[digest] for digest in due})
     moved = (delivered - due) & (Counter(expected.undivided_samples) - due)
     absent = itertools.islice((due - delivered).elements(), moved.total())
@@ -403,7 +403,7 @@ def _is_same_in_each_worker(epoch: Pass) -> bool:
 def _find_early_ends(epoch: Pass, expected: Reference, allowed: Allowed) -> Iterator[Finding]:
     for worker, samples in (_count_by_worker(epoch) or {0: Counter[str]()}).items():
         count = samples.total()
-        if count < (expected.stream_limit or 0) and worker not in allowed.workers:
+        if count < (expected.comparison.limit or 0) and worker not in allowed.workers:
             sentence = f"the stream of worker {worker} ended after {pluralize(count, 'sample')}"
             yield _mismatch(Wrong.MISSING, sentence)
 
