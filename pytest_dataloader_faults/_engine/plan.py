@@ -22,8 +22,6 @@ from pytest_dataloader_faults._engine.file_copies import FileEdit
 from pytest_dataloader_faults._engine.kernel.calls import CALLS, FilterRequirements
 from pytest_dataloader_faults.faults import Fault
 from pytest_dataloader_faults.faults.base import (
-    DEFAULT_COLLISIONS,
-    Collisions,
     FiringKind,
     InWorkers,
     Place,
@@ -45,8 +43,9 @@ class FaultPlan:
     random. *samples*: each firing has its sample. *seeded*: what random numbers restart from at
     each sample, together with its index; None to leave them. *own_folders*: the folders,
     as realpath(3) gives them, in which faults may change files for good; None for anywhere.
-    *collisions*: how calls of workers collide if *watch* is set. *protects*: once a fault has
-    fired, no process may change files that were there before, except in the folders *spared*.
+    *unprovoked*: globs of what workers use without waiting for each other if *watch* is set.
+    *protects*: once a fault has fired, no process may change files that were there before, except
+    in the folders *spared*.
     """
 
     faults: tuple[Fault, ...]
@@ -55,7 +54,7 @@ class FaultPlan:
     samples: bool = False
     seeded: int | None = None
     own_folders: Sequence[str] | None = None
-    collisions: Collisions = DEFAULT_COLLISIONS
+    unprovoked: tuple[str, ...] = ()
     protects: bool = False
     spared: Sequence[str] = ()
 

@@ -12,8 +12,6 @@ from pytest_dataloader_faults._engine import require_engine
 from pytest_dataloader_faults._engine.fake import fake_files
 from pytest_dataloader_faults.exceptions import HarnessError, InvalidArgumentError
 from pytest_dataloader_faults.faults.base import (
-    DEFAULT_COLLISIONS,
-    Collisions,
     explain_invalid_fault,
 )
 from pytest_dataloader_faults.outcomes import FaultFacts, WorkerFacts
@@ -142,7 +140,7 @@ def open_scope(
     samples: bool = False,
     seeded: int | None = None,
     own_folders: Iterable[str] | None = None,
-    collisions: Collisions = DEFAULT_COLLISIONS,
+    unprovoked: tuple[str, ...] = (),
     protects: bool = True,
     spared: Iterable[str] = (),
     has_folder: bool = True,
@@ -153,7 +151,7 @@ def open_scope(
     running already. *own_folders*: where faults may change files for good; None for anywhere.
     *spared*: other folders whose files may be changed once a fault has fired. *has_folder*: whether
     the supervisor makes and removes a folder for its workers. *watch_files*,
-    *samples*, *seeded*, *collisions* and *protects*: see ``FaultPlan``.
+    *samples*, *seeded*, *unprovoked* and *protects*: see ``FaultPlan``.
     """
     from pytest_dataloader_faults._engine.loader.client import SupervisorClient
     from pytest_dataloader_faults._engine.loader.iterator import LoaderMonitor
@@ -162,7 +160,7 @@ def open_scope(
     folders = None if own_folders is None else tuple(map(os.path.realpath, own_folders))
     spared = (*(folders or ()), *map(os.path.realpath, spared))
     observed = faults, watch_files, seed, samples, seeded
-    plan = FaultPlan(*observed, folders, collisions, protects, spared)
+    plan = FaultPlan(*observed, folders, unprovoked, protects, spared)
     client = SupervisorClient(plan, stacks, supervisor, has_folder=has_folder)
     monitor = LoaderMonitor(client, plan, may_arm_own_process=may_arm_own_process)
     injection = Injection(plan, client, monitor)

@@ -9,7 +9,6 @@ from typing import Any, ClassVar, TypeVar
 
 from pytest_dataloader_faults._settings import Settings, check
 from pytest_dataloader_faults.faults import Fault
-from pytest_dataloader_faults.faults.base import DEFAULT_COLLISIONS, Collisions
 from pytest_dataloader_faults.outcomes.agreement import EXACT, Comparison
 from pytest_dataloader_faults.outcomes.stages import RECOVERY, FileHistory
 from pytest_dataloader_faults.steps import (
@@ -127,7 +126,7 @@ class Job:
         needs_workers: Whether the loader gets a worker if its options ask for none.
         recovers_in_workers: Whether the recovery pass always has workers, as a dataset needs that
             only workers can read.
-        collisions: How calls of its workers collide if there are no faults.
+        unprovoked: Globs of what its workers use without waiting for each other.
     """
 
     make_dataset: Any
@@ -145,7 +144,7 @@ class Job:
     length: int | None = None
     needs_workers: bool = False
     recovers_in_workers: bool = False
-    collisions: Collisions = DEFAULT_COLLISIONS
+    unprovoked: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         """Raise InvalidArgumentError for an invalid dataset."""

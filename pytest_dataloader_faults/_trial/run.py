@@ -166,7 +166,7 @@ class TrialProcess:
             samples=bool(job.faults),
             seeded=job.comparison.seeded,
             own_folders=self.around.own_folders,
-            collisions=job.collisions,
+            unprovoked=job.unprovoked,
             protects=job.may_have_faults,
         )
 

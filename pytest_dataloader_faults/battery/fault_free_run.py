@@ -45,7 +45,6 @@ from pytest_dataloader_faults.outcomes.agreement import BY_FORM, EXACT, Comparis
 from pytest_dataloader_faults.outcomes.judge import judge
 from pytest_dataloader_faults.outcomes.repeats import (
     JudgedTrial,
-    run_in_both_orders,
     run_without_vain_waits,
     was_killed,
 )
@@ -283,10 +282,8 @@ class FaultFreeRun:
     def run_trial(self, *faults: Fault, **arguments: Any) -> Outcome:
         """One trial; *arguments* are those of ``job``."""
         job = self.job(*faults, **arguments)
-        provokes_races = job.options.watch_files and not faults
-        repeat = run_in_both_orders if provokes_races else run_without_vain_waits
-        return repeat(
-            lambda collisions: run_trial_job(replace(job, collisions=collisions)),
+        return run_without_vain_waits(
+            lambda unprovoked: run_trial_job(replace(job, unprovoked=unprovoked)),
             lambda outcome: not (faults or self.judge(outcome, Contract()).passed),
         )
 

@@ -14,7 +14,6 @@ from pytest_dataloader_faults.battery.fault_free_run import FaultFreeRun
 from pytest_dataloader_faults.battery.workload import Workload
 from pytest_dataloader_faults.exceptions import UnusableDatasetError
 from pytest_dataloader_faults.faults import Fault
-from pytest_dataloader_faults.faults.base import Collisions
 from pytest_dataloader_faults.outcomes import Contract, Outcome, Reference
 from pytest_dataloader_faults.outcomes.agreement import Sample
 from pytest_dataloader_faults.outcomes.judge import judge
@@ -140,8 +139,8 @@ def _run(
     """
     job = replace(run.job(*faults, **arguments), draws=())
 
-    def run_once(collisions: Collisions) -> Outcome:
-        return run_ranks(replace(job, collisions=collisions), on_rank, shares_folder=shares)
+    def run_once(unprovoked: tuple[str, ...]) -> Outcome:
+        return run_ranks(replace(job, unprovoked=unprovoked), on_rank, shares_folder=shares)
 
     return run_without_vain_waits(
         run_once, lambda outcome: not faults and bool(outcome.exception or outcome.timed_out)

@@ -371,19 +371,3 @@ def explain_invalid_fault(value: object) -> str:
 
 def _is_kind(value: object) -> TypeGuard[type[Fault]]:
     return isinstance(value, type) and issubclass(value, Fault)
-
-
-@dataclass(frozen=True)
-class Collisions:
-    """At what two workers wait for each other, and in which order they continue.
-
-    *unprovoked*: globs of what workers use without waiting for each other. At all else that they
-    share, their calls collide. *empties_late*: a worker that empties a file waits until the one
-    that created it has written to it.
-    """
-
-    unprovoked: tuple[str, ...] = ()
-    empties_late: bool = False
-
-
-DEFAULT_COLLISIONS = Collisions()

@@ -19,14 +19,11 @@ once, or only if the second one empties what the first one has written. So there
 from __future__ import annotations
 
 import glob
-import itertools
 import re
-from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-from pytest_dataloader_faults.faults.base import DEFAULT_COLLISIONS, Collisions
 from pytest_dataloader_faults.outcomes.contract import Finding, Verdict
 from pytest_dataloader_faults.outcomes.error_text import blames_machine
 from pytest_dataloader_faults.outcomes.fault_facts import shared_offset_files
@@ -75,15 +72,15 @@ def hangs_or_dies(trial: JudgedTrial) -> bool:
 
 
 def run_without_vain_waits(
-    run: Callable[[Collisions], Outcome],
-    has_failed: Callable[[Outcome], bool],
-    collisions: Collisions = DEFAULT_COLLISIONS,
+    run: Callable[[tuple[str, ...]], Outcome], has_failed: Callable[[Outcome], bool]
 ) -> Outcome:
     """The outcome of *run*, repeated while it *has_failed*, maybe because of waits in vain.
 
-    The first run is with these *collisions*; each further one excludes where workers waited so.
+    It gets globs of what workers use without waiting for each other: at first none, then each time
+    those of where they waited so.
     """
-    outcome = run(collisions)
+    unprovoked: tuple[str, ...] = ()
+    outcome = run(unprovoked)
     for number in range(1, _MOST_FOR_WAITS + 1):
         if not outcome.vain_waits or not has_failed(outcome):
             break
@@ -91,27 +88,9 @@ def run_without_vain_waits(
         if number < _MOST_FOR_WAITS:  # With any numbers: a process id differs in the next trial.
             waits = sorted(outcome.vain_waits)
             names = [re.sub(r"\d+", "[0-9]*", glob.escape(each)) for each in waits]
-        collisions = replace(collisions, unprovoked=(*collisions.unprovoked, *names))
-        outcome = run(collisions)
+        unprovoked = (*unprovoked, *names)
+        outcome = run(unprovoked)
     return outcome
-
-
-def run_in_both_orders(
-    run: Callable[[Collisions], Outcome], has_failed: Callable[[Outcome], bool]
-) -> Outcome:
-    """The outcome of *run*, or of a trial in the other order if only that *has_failed*."""
-    outcome = run_without_vain_waits(run, has_failed)
-    if not _is_file_changed_twice(outcome) or has_failed(outcome):
-        return outcome
-    second = run_without_vain_waits(run, has_failed, Collisions(empties_late=True))
-    return second if has_failed(second) else outcome
-
-
-def _is_file_changed_twice(outcome: Outcome) -> bool:
-    """Whether two workers have changed the same file."""
-    counts = (each.counts_of("writes").items() for each in outcome.workers)
-    changes = Counter(path for path, count in itertools.chain(*counts) if count)
-    return any(count > 1 for count in changes.values())
 
 
 def was_killed(outcome: Outcome) -> bool:

@@ -159,7 +159,7 @@ _MAX_WAITS = 6
 
 
 class OpenCall(NamedTuple):
-    """What an open(2) of *path* does: it *reads* the file, *creates* it, or *empties* it.
+    """What an open(2) of *path* does: it *reads* the file, or *creates* or empties it.
 
     *is_lock*: with O_EXCL, which fails if the file is there.
     """
@@ -167,37 +167,7 @@ class OpenCall(NamedTuple):
     path: str
     reads: bool = False
     creates: bool = False
-    empties: bool = False
     is_lock: bool = False
-
-
-class FileBarrier:
-    """Lets workers wait for each other at the files that they create.
-
-    Attributes:
-        started: By loader, the process ids of the workers that have started a batch.
-    """
-
-    def __init__(self, timers: Timers, vain_waits: VainWaits) -> None:
-        self.timers = timers
-        self.vain_waits = vain_waits
-        self.started: defaultdict[int, set[int]] = defaultdict(set)
-        self._waits = 0
-
-    def note_start(self, worker: WorkerState) -> None:
-        """*worker* starts a batch, so that it may open files."""
-        self.started[worker.loader].add(worker.pid)
-
-    def may_hold(self, worker: WorkerState, call: OpenCall) -> bool:
-        """Whether workers may wait for each other at the file that *worker* opens by *call*."""
-        if not (call.creates and worker.has_peers) or self._waits >= _MAX_WAITS:
-            return False
-        return not (is_excluded(call.path) or self.vain_waits.is_unprovoked(call.path))
-
-    def count_wait(self) -> bool:
-        """Count that a first write waits; False if too many have waited."""
-        self._waits += 1
-        return self._waits <= _MAX_WAITS
 
 
 @dataclass
@@ -223,27 +193,37 @@ class _NewFile:
         return self.write is not None and not (self.openers or self.is_written)
 
 
-class NewFileBarrier(FileBarrier):
-    """The files that workers create, each with its first write."""
+class NewFileBarrier:
+    """The files that workers create, each with its first write, at which workers wait."""
 
     def __init__(self, timers: Timers, vain_waits: VainWaits) -> None:
-        super().__init__(timers, vain_waits)
+        self._timers, self._vain_waits = timers, vain_waits
+        self._started: defaultdict[int, set[int]] = defaultdict(set)
+        """By loader, the process ids of the workers that have started a batch."""
         self._files: dict[str, _NewFile] = {}
+        self._waits = 0
         self._start_timeout = _START_TIMEOUT
 
     def note_start(self, worker: WorkerState) -> None:
-        started = self.started[worker.loader]
+        """*worker* starts a batch, so that it may open files."""
+        started = self._started[worker.loader]
         if worker.pid not in started:
             started.add(worker.pid)
             for file in self._files.values():
                 if file.waits and file.creator is not worker:
                     self._wait(file, _TIMEOUT, started)
 
-    def hold_open(self, worker: WorkerState, call: OpenCall, _continue_syscall: Action) -> bool:
-        """Note the *call*, for which a first write may wait. It need not wait itself."""
+    def _may_hold(self, worker: WorkerState, call: OpenCall) -> bool:
+        """Whether workers may wait for each other at the file that *worker* opens by *call*."""
+        if not (call.creates and worker.has_peers) or self._waits >= _MAX_WAITS:
+            return False
+        return not (is_excluded(call.path) or self._vain_waits.is_unprovoked(call.path))
+
+    def note_open(self, worker: WorkerState, call: OpenCall) -> None:
+        """Note the *call*, for which a first write may wait."""
         file = self._files.get(call.path)
         if file is None:
-            if self.may_hold(worker, call):
+            if self._may_hold(worker, call):
                 self._files[call.path] = _NewFile(worker)
         elif file.creator is not worker and not file.is_written:
             if call.reads and not call.is_lock and worker not in file.readers:
@@ -254,7 +234,6 @@ class NewFileBarrier(FileBarrier):
             file.is_lock = file.is_lock or call.is_lock
             if file.write is not None:
                 self._note_meeting(file, call.path)
-        return False
 
     def hold_write(self, worker: WorkerState, path: str, continue_syscall: Action) -> bool:
         """Let *worker* wait before its first write to *path*; False if it need not.
@@ -265,7 +244,8 @@ class NewFileBarrier(FileBarrier):
         if file is None or file.creator is not worker or file.write:
             return False
         self._note_meeting(file, path)
-        if not self.count_wait():
+        self._waits += 1
+        if self._waits > _MAX_WAITS:
             return False
         file.write = functools.partial(self._write, path, continue_syscall)
         if file.openers:
@@ -277,131 +257,25 @@ class NewFileBarrier(FileBarrier):
         return True
 
     def _started_peers(self, worker: WorkerState) -> set[int]:
-        return self.started[worker.loader] - {worker.pid}
+        return self._started[worker.loader] - {worker.pid}
 
     def _note_meeting(self, file: _NewFile, path: str) -> None:
         """Note which workers have opened *path*, which its creator writes."""
         for reader in file.readers:
             reader.notes["unwritten_files"].add(path)
         if file.openers and not file.is_lock:
-            self.vain_waits.note_meeting()
+            self._vain_waits.note_meeting()
 
     def _wait(self, file: _NewFile, seconds: float, pids: Collection[int] = ()) -> None:
         assert file.write is not None
-        self.timers.cancel(file.timer)
-        file.timer = self.timers.after(seconds, file.write, pids)
+        self._timers.cancel(file.timer)
+        file.timer = self._timers.after(seconds, file.write, pids)
 
     def _write(self, path: str, continue_syscall: Action) -> None:
         file = self._files[path]
         file.is_written = True
         if not file.openers:
-            self.vain_waits.note(file.creator, path)
+            self._vain_waits.note(file.creator, path)
             if not self._started_peers(file.creator):
                 self._start_timeout = _TIMEOUT
         continue_syscall()
-
-
-# Some facts about a cache that two workers look for before either creates it. Both write it. The
-# second open(2) empties the file, which harms only a worker that has written to it, and opens it
-# before the second write(2). So the workers go in turns: the second open waits until the first
-# worker, having written, opens the file again; that open waits for the second write; and that write
-# a little longer, so that the first worker reads an empty file. If the workers do not meet, the one
-# that waits continues after a while.
-#
-# Two workers that fill one temporary file, and both rename it, then do so one after the other,
-# which hides their race. So a trial has either these turns or those of ``NewFileBarrier``.
-
-
-_TURN_TIMEOUT = 0.2
-
-
-@dataclass
-class _SharedFile:
-    """The file *path*, which the worker *creator* has created, and *emptier* empties.
-
-    *waiting*: what lets a call continue that waits now, by ``"write"`` and ``"read"`` of the
-    creator, and ``"empty"``. *timer* does so if the workers do not meet.
-    """
-
-    path: str
-    creator: WorkerState
-    emptier: WorkerState | None = None
-    is_written: bool = False
-    waiting: dict[str, Action] = field(default_factory=dict)
-    timer: int = -1
-
-    def let_continue(self, name: str) -> None:
-        """Let the call *name* continue, if it waits."""
-        continue_syscall = self.waiting.pop(name, None)
-        if continue_syscall is not None:
-            continue_syscall()
-
-
-class EmptiedFileBarrier(FileBarrier):
-    """The files that workers create, each with the worker that empties it."""
-
-    def __init__(self, timers: Timers, vain_waits: VainWaits) -> None:
-        super().__init__(timers, vain_waits)
-        self._files: dict[str, _SharedFile] = {}
-
-    def hold_open(self, worker: WorkerState, call: OpenCall, continue_syscall: Action) -> bool:
-        """Let *worker* wait before its *call*, until *continue_syscall*; False if it need not."""
-        file = self._files.get(call.path)
-        if file is None:
-            if self.may_hold(worker, call):
-                self._files[call.path] = _SharedFile(call.path, worker)
-            return False
-        if worker is file.creator:
-            if not call.reads or "empty" not in file.waiting:
-                return False
-            self._wait(file, "read", continue_syscall)
-            file.let_continue("empty")
-            return True
-        if file.emptier or call.is_lock:
-            return False
-        if not call.empties:
-            if call.reads and "write" in file.waiting:
-                self._note_meeting(file, worker)
-            return False
-        file.emptier = worker
-        self._wait(file, "empty", continue_syscall)
-        file.let_continue("write")
-        return True
-
-    def hold_write(self, worker: WorkerState, path: str, continue_syscall: Action) -> bool:
-        file = self._files.get(path)
-        if file is None:
-            return False
-        if worker is file.emptier and "read" in file.waiting:
-            self._let_read(file, continue_syscall)
-            return True
-        if worker is not file.creator or file.is_written:
-            return False
-        file.is_written = True
-        if file.emptier or not self.count_wait():
-            return False
-        self._wait(file, "write", continue_syscall)
-        return True
-
-    def _note_meeting(self, file: _SharedFile, reader: WorkerState) -> None:
-        """Note that *reader* opens the *file* while it is empty."""
-        reader.notes["unwritten_files"].add(file.path)
-        self.vain_waits.note_meeting()
-
-    def _let_read(self, file: _SharedFile, continue_write: Action) -> None:
-        """Let the creator read the empty *file*; what *continue_write* does follows later."""
-        self._note_meeting(file, file.creator)
-        self.timers.cancel(file.timer)
-        file.let_continue("read")
-        self.timers.after(HEAD_START, continue_write, [file.creator.pid])
-
-    def _wait(self, file: _SharedFile, name: str, continue_syscall: Action) -> None:
-        """Let the call *name* wait for the other worker."""
-        file.waiting[name] = continue_syscall
-        self.timers.cancel(file.timer)
-        give_up = functools.partial(self._give_up, file, name)
-        file.timer = self.timers.after(_TURN_TIMEOUT, give_up, self.started[file.creator.loader])
-
-    def _give_up(self, file: _SharedFile, name: str) -> None:
-        self.vain_waits.note(file.creator, file.path)
-        file.let_continue(name)

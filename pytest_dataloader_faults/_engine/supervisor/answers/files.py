@@ -66,11 +66,9 @@ def on_open(worker: WorkerState, call: Syscall, services: SupervisorServices) ->
     is_lock = bool(request.flags & os.O_EXCL)
     worker.note_use(request, is_there=is_there, is_lock=is_lock)
     if services.provokes_races:
-        empties = bool(request.flags & os.O_TRUNC)
-        creates = empties or not is_there
-        opening = OpenCall(request.path, request.reads, creates, empties, is_lock)
-        if _is_held(worker, call, opening, services):
-            return True
+        creates = bool(request.flags & os.O_TRUNC) or not is_there
+        opening = OpenCall(request.path, request.reads, creates, is_lock)
+        services.new_files.note_open(worker, opening)
     if worker.is_exempt(request.path):
         if worker.may_exempt_data(request.path) and os.path.isfile(request.raw):
             worker.unobserved[_EXCLUDED_OPEN] += 1
@@ -83,19 +81,6 @@ def on_bystanders_open(worker: WorkerState, call: Syscall, _: SupervisorServices
     with contextlib.suppress(PermissionError):
         worker.note_reading(caller.open_request(call))
     return False
-
-
-def _is_held(
-    worker: WorkerState, call: Syscall, opening: OpenCall, services: SupervisorServices
-) -> bool:
-    """Whether *call*, an *opening*, waits for another worker, and is answered later."""
-
-    def answer() -> None:
-        if not on_open(worker, call, services):
-            worker.listener.continue_syscall(call)
-
-    late = worker.answer_if_waiting(call, answer)
-    return services.new_files.hold_open(worker, opening, late)
 
 
 def _leave_to_kernel(worker: WorkerState, why: str) -> bool:

@@ -10,7 +10,6 @@ from pytest_dataloader_faults._engine.kernel.caller import Syscall
 from pytest_dataloader_faults._engine.plan import FaultPlan
 from pytest_dataloader_faults._engine.supervisor.events import DeathScheduler, Events, Timers
 from pytest_dataloader_faults._engine.supervisor.races import (
-    EmptiedFileBarrier,
     NewFileBarrier,
     SharedOffsetBarrier,
     VainWaits,
@@ -32,10 +31,9 @@ class SupervisorServices:
         self.copies, self.deaths, self.timers = FileCopies(), DeathScheduler(), Timers()
         self.provokes_races = plan.watch
         """Whether reads at a shared offset are brought together, and creations with reads."""
-        vain_waits = VainWaits(plan.collisions.unprovoked)
-        at_new_files = EmptiedFileBarrier if plan.collisions.empties_late else NewFileBarrier
+        vain_waits = VainWaits(plan.unprovoked)
         self.barrier = SharedOffsetBarrier(self.timers, vain_waits)
-        self.new_files: NewFileBarrier | EmptiedFileBarrier = at_new_files(self.timers, vain_waits)
+        self.new_files = NewFileBarrier(self.timers, vain_waits)
         self.bytes_read = SharedCount()
         """How many bytes were read for workers."""
 
