@@ -120,13 +120,12 @@ def table(matrix: Matrix) -> str:
 
 def items_of(name: str, results: list[CheckResult]) -> list[Item]:
     """What a report of pytest would have of `results`."""
-    place = ("examples/demo.py", 1)
     return [
         item_of(
             result,
             nodeid=f"{name}::{result.check}",
             test=name,
-            where=place,
+            file="examples/demo.py",
             duration=sum(trial.duration for trial in result.trials),
         )
         for result in (replace(each, reproduce=RERUN.format(name=name)) for each in results)

@@ -119,8 +119,8 @@ def test_every_page_is_in_the_index():
 
 def _fixtures():
     definitions = [(name, ast.unparse(node)) for name, node in _definitions_of(plugin)]
-    is_fixture = re.compile(r"^@pytest.fixture$|^\w+ = _fault_fixture\(", re.MULTILINE)
-    return [name for name, code in definitions if is_fixture.search(code)]
+    names = [name for name, code in definitions if code.startswith("@pytest.fixture\n")]
+    return [*names, *plugin._FAULT_FIXTURES]
 
 
 def _definitions_of(module):
@@ -164,7 +164,7 @@ def _names():
         "fixture": _fixtures(),
         "option": _DECLARED.options,
         "ini key": _DECLARED.ini_keys,
-        "marker argument": _options.MARKER.parameters,
+        "marker argument": _options.ARGUMENTS,
         "check": CHECKS,
         "verdict": [each.value for each in package.Verdict],
     }
@@ -282,8 +282,7 @@ def test_checks_in_ini_examples_exist():
 
 
 def test_each_fault_has_a_fixture():
-    assignments = "\n".join(ast.unparse(node) for _, node in _definitions_of(plugin))
-    declared = re.findall(r"^(\w+) = _fault_fixture\('(\w+)'", assignments, re.MULTILINE)
+    declared = plugin._FAULT_FIXTURES.items()
     page = TEXTS[Path("docs/reference/faults.md")]
     shown = re.findall(r"^\| `(\w+)` \| .* \| `(\w+)\(", page, re.MULTILINE)
     assert sorted(kind for _, kind in declared) == sorted(vocabulary.KINDS)

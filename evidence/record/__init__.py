@@ -63,7 +63,7 @@ def key_of(entry: Entry) -> Key:
 
 def entry_of(case: str, result: CheckResult) -> Entry:
     """The entry for *result* of a check of *case*."""
-    item = item_of(result, nodeid=case, test=case, where=("", 1))
+    item = item_of(result, nodeid=case, test=case)
     facts = {
         "case": case,
         "check": item.check,

@@ -277,9 +277,9 @@ _FOLDER = re.compile("folder|dir|path|cache|tmp|temp|root|^_+$", re.IGNORECASE)
 _POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 _PARAMETERS = (
     "{0} requires {1}, but make_dataset is called without any. Only a function (not a class) can"
-    " receive an empty folder, if its only parameter is named folder, dir, path or cache, or is"
-    " annotated as Path. Pass a function that calls it, such as lambda: {0}(...), or arguments with"
-    " --arg to the command run"
+    " receive an empty folder, if the name of its only parameter contains folder, dir, path, cache,"
+    " tmp or root, or it is annotated as Path. Pass a function that calls it, such as lambda:"
+    " {0}(...), or arguments with --arg to the command run"
 )
 _OF_ITERATOR = (
     "An iterator is exhausted after one epoch: pass the loader or the dataset itself, without"

@@ -26,6 +26,7 @@ from pytest_dataloader_faults._engine.loader.iterator import (
 )
 from pytest_dataloader_faults._engine.protocol import SupervisorHandle
 from pytest_dataloader_faults._engine.scope import Injection, open_scope, protect_files
+from pytest_dataloader_faults._engine.system.imports import timed_imports
 from pytest_dataloader_faults._engine.system.temporary import ClosedByUserError
 from pytest_dataloader_faults._engine.worker.arm import WorkerSession, start_unarmed
 from pytest_dataloader_faults._engine.worker.fetch_hooks import seed_everything, seed_samples
@@ -174,8 +175,9 @@ class TrialProcess:
         """Make the dataset, and read its samples."""
         job = self.job
         try:
-            loader = loaders.make_loader(job)
-            self.journal.write(ReferenceTaken(take_reference(loader, job, step)))
+            with timed_imports() as seconds:
+                reference = take_reference(loaders.make_loader(job), job, step)
+            self.journal.write(ReferenceTaken(replace(reference, imports=tuple(seconds.items()))))
         except loaders.EmptyDatasetError as error:
             text = f"{error}. {describe_data_folder(self.around.own_folders, job.settings.copy)}"
             raise loaders.EmptyDatasetError(text) from error.__cause__

@@ -118,12 +118,13 @@ class Batteries:
         call: Hashable,
         expected_failures: Mapping[str, str],
         reproduce: str,
-        announce: Callable[[float], object] = bool,
+        announce: Callable[[float, Mapping[str, float]], object] = lambda *_: None,
     ) -> tuple[CheckResult, bool]:
         """The result of the check *name*, and whether the dataset works without a fault at all.
 
         *call* is equal for all items of a test with the same parameters. *announce* is called
-        before the first of them, with the seconds that the fault-free runs took.
+        before the first of them, with the seconds that the fault-free runs took, and those that
+        each import took in the first of these runs.
         """
         expected = expected_failures.get(name)
         check = partial(run_check, name=name, expected=expected, reproduce=reproduce)
@@ -143,7 +144,8 @@ class Batteries:
             began = time.monotonic()
             battery = Battery(make_dataset, settings, hangs=hangs)
             if kept is None:
-                announce(time.monotonic() - began)
+                imports = dict(battery.fault_free_run.reference.imports)
+                announce(time.monotonic() - began, imports)
         run = battery.fault_free_run
         if run.unusable_reason and name != WORKERS_AGREE:
             return _failure_without_fault(battery, name, expected_failures, reproduce), False

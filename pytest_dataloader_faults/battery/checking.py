@@ -60,9 +60,10 @@ def check_dataset(
     Args:
         make_dataset: Returns a map-style or iterable dataset, or a ready ``DataLoader``; or it is
             such an object. For one of several, pass ``part_of(make_dataset, name)``. If it is a
-            function with one required parameter named ``folder``, ``dir``, ``path`` or ``cache``,
-            or annotated as ``Path``, as in ``lambda folder: MyDataset(data, cache=folder)``, each
-            trial passes it an empty folder, a ``pathlib.Path``, and removes the folder afterwards.
+            function with one required parameter whose name contains folder, dir, path, cache, tmp
+            or root, or that is annotated as ``Path``, as in ``lambda folder: MyDataset(data,
+            cache=folder)``, each trial passes it an empty folder, a ``pathlib.Path``, and removes
+            the folder afterwards.
         files: Globs of the files that faults may hit; by default all that the workers read.
         loader: Options of the ``DataLoader``; by default ``num_workers=2, batch_size=4``. A ready
             ``DataLoader`` has its own.

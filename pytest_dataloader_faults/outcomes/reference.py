@@ -49,6 +49,7 @@ class Reference:
         undivided_samples: The digests that all members of a group return together of a stream; the
             part of each may differ from epoch to epoch. Empty if this reference is complete.
         lacks_workers: Whether the loader has ``num_workers=0``, torch's default.
+        imports: How many seconds it took to import each package that pytest had not imported.
         displaced: What may be at an index, or in a batch, if the dataset lacks a file of an earlier
             sample: samples of later indices, with the random numbers of these.
     """
@@ -71,6 +72,7 @@ class Reference:
     workers: int = field(default=0, compare=False)
     undivided_samples: tuple[str, ...] = field(default=(), repr=False, compare=False)
     lacks_workers: bool = field(default=False, compare=False)
+    imports: tuple[tuple[str, float], ...] = field(default=(), compare=False)
     displaced: tuple[tuple[Any, Any], ...] = field(default=(), repr=False, compare=False)
 
     @functools.cached_property

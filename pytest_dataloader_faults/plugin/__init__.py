@@ -2,11 +2,11 @@
 
 Every run of pytest loads it, whether or not a test needs it. So it only imports the options, and
 imports everything else when a test or the header needs it.
-
-Most of pytest's own plugins can be disabled, for example by "-p no:terminal" or "-p no:capture".
-Then their options do not exist: config.option does not have an attribute of that name. So options
-are read with a default, except those of this plugin.
 """
+
+# Most of pytest's own plugins can be disabled, for example by "-p no:terminal" or "-p no:capture".
+# Then their options do not exist: config.option does not have an attribute of that name. So options
+# are read with a default, except those of this plugin.
 
 from __future__ import annotations
 
@@ -20,15 +20,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pytest_dataloader_faults._settings import spared_folders
-from pytest_dataloader_faults.exceptions import (
-    CheckFailedError,
-    DataLoaderFaultsError,
-    HarnessError,
-    InvalidArgumentError,
-    LostProcessError,
-    UnusableEnvironmentError,
-)
+from pytest_dataloader_faults.exceptions import InvalidArgumentError, UnusableEnvironmentError
 from pytest_dataloader_faults.plugin import _failures, _items, _options, _report
+from pytest_dataloader_faults.plugin._options import MARKER
 
 if TYPE_CHECKING:
     from pyfakefs.fake_filesystem import FakeFilesystem
@@ -45,9 +39,8 @@ _NO_PARAMETER = (
     " late: use a plain function, or call check_dataset() in the method"
 )
 _injector = pytest.StashKey["FaultInjector"]()
-_check = pytest.StashKey["FaultCheck"]()
 _requested = pytest.StashKey[list[str]]()
-"""Examples of calls of the fixtures of one fault that an item has requested, until it calls one."""
+"""The fixtures of one fault that an item has requested, until it calls one."""
 
 
 def pytest_addhooks(pluginmanager: pytest.PytestPluginManager) -> None:
@@ -94,26 +87,17 @@ def pytest_configure(config: pytest.Config) -> None:
     """Declare the markers, check the options, and describe the fixtures if they will be shown."""
     _spare_temporary_folder(config)
     # For a name in ``pytest_plugins``, pytest would read the metadata of every installed package.
-    for module in (_items, _failures, _report):
-        config.pluginmanager.register(module)
-    config.addinivalue_line("markers", _options.marker_line())
-    config.addinivalue_line("markers", _options.wrap_for_terminal(_items.GPU_MARKER))
+    config.pluginmanager.register(_items)
+    for line in (_options.MARKER_LINE, _options.GPU_LINE):
+        config.addinivalue_line("markers", line)
     try:
         _items.register_checks(config)
         _options.read_options(config)
-        paths = _options.reports(config)
-        # A worker of pytest-xdist reports to the main process.
-        is_worker = hasattr(config, "workerinput")
-        collector = None if is_worker else _report.Collector(config, paths)
-        baseline = _options.baseline_options(config)
-        if baseline.path and sys.platform == "linux":  # On other systems no check runs.
-            # pytest calls first what was registered last: its lines follow those of the collector.
-            config.stash[_report.BASELINE] = _report.Baseline(baseline, collector)
-            config.pluginmanager.register(config.stash[_report.BASELINE])
+        _report.read_baseline(config)
+        if not hasattr(config, "workerinput"):  # pytest-xdist's workers report to the main process.
+            config.pluginmanager.register(_report.Collector(config))
     except InvalidArgumentError as error:
         raise pytest.UsageError(str(error)) from error
-    if collector is not None:
-        config.pluginmanager.register(collector)
     listings = ("showfixtures", "show_fixtures_per_test")
     if any(config.getoption(name, default=False) for name in listings):
         _describe_fault_fixtures()
@@ -137,7 +121,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         return
     node = metafunc.definition
     with _options.fail_on_bad_values(node):
-        options = _options.options_for(node.config, node.iter_markers(_items.MARKER))
+        options = _options.options_for(node.config, node.iter_markers(MARKER))
         checks = list(_items.checks_with_marks(node.config, options))
     items = [pytest.param(name, marks=marks, id=name) for name, marks in checks]
     metafunc.parametrize("fault_check", items, indirect=True)
@@ -149,10 +133,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
     Items whose check the command line leaves out are deselected.
     """
+    _report.note_stale_entries(config, items)
     _items.deselect(config, items)
     for item in items:
         if _OUR_FIXTURES & set(getattr(item, "fixturenames", ())):
-            item.add_marker(_items.MARKER)
+            item.add_marker(MARKER)
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -163,28 +148,21 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
-    """Fail a test that passed although a fault never fired, or nothing was armed or checked.
-
-    An error that is meant for the user is shown without the frames of this package.
-    """
-    try:
-        yield
-    except DataLoaderFaultsError as error:
-        if isinstance(error, HarnessError) and not isinstance(error, LostProcessError):
-            raise
-        raise _failures.strip_own_frames(error) from error.__cause__
+    """Fail a test that passed although a fault never fired, or nothing was armed or checked."""
+    yield
     if _injector in item.stash:
         _require_fired(item)
-    if _check in item.stash:
-        item.stash[_check].require_called()
+    if not item.stash.get(_failures.CALLED, True):
+        message = "fault_check was never called: call fault_check(lambda: MyDataset(...))"
+        pytest.fail(message, pytrace=False)
 
 
 def _require_fired(item: pytest.Item) -> None:
     """Fail *item* if it armed no fault although it requested to, or if a fault never fired."""
     injector, requested = item.stash[_injector], item.stash.get(_requested, [])
     if requested and not injector.facts():
-        names = ", ".join(each.partition("(")[0] for each in requested)
-        advice = f"call it, as in {requested[0]}, or remove it from the test's arguments"
+        names = ", ".join(requested)
+        advice = f"call it, as in {requested[0]}(...), or remove it from the test's arguments"
         pytest.fail(f"{names} was never called, so no fault was armed: {advice}", pytrace=False)
     if unfired := injector.explain_unfired():
         pytest.fail(unfired, pytrace=False)
@@ -195,25 +173,14 @@ def pytest_runtest_makereport(
     item: pytest.Item, call: pytest.CallInfo[None]
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     """Give the report what a check found, and show its text so that it can be copied."""
+    if call.excinfo:
+        _failures.prepare(item, call)
     report = yield
-    if _options.runs_check(item):
-        _items.attach(item, report)
+    if _items.runs_check(item):
+        _report.attach(item, report)
     if report.failed and call.excinfo:
-        _show_failure(item, report, call.excinfo)
+        _failures.show(item, report, call.excinfo)
     return report
-
-
-def _show_failure(
-    item: pytest.Item, report: pytest.TestReport, error: pytest.ExceptionInfo[BaseException]
-) -> None:
-    """Have *report* show *error* in full once, and in pytest's short summary in one line."""
-    runs_check = _options.runs_check(item)
-    if isinstance(error.value, CheckFailedError) and _failures.wants_unprefixed(item.config):
-        _failures.show_unprefixed(report, error)
-    if runs_check:
-        _failures.point_to_dataset(item, report)
-    if runs_check or _failures.is_own_error(error.value):
-        _failures.shorten_crash_message(report)
 
 
 def pytest_report_teststatus(report: pytest.TestReport, config: pytest.Config) -> Any:
@@ -237,9 +204,8 @@ def fault_check(request: pytest.FixtureRequest) -> FaultCheck:
     _items.require_settings(request.node, request.param, options)
     from pytest_dataloader_faults.plugin._fault_check import FaultCheck
 
-    check = FaultCheck(request.param, options, request.node)
-    request.node.stash[_check] = check
-    return check
+    request.node.stash[_failures.CALLED] = False
+    return FaultCheck(request.param, options, request.node)
 
 
 @pytest.fixture
@@ -253,7 +219,7 @@ def fault_injector(request: pytest.FixtureRequest) -> Iterator[FaultInjector]:
     options = _items.options_of(request.node)
     from pytest_dataloader_faults.injection import FaultInjector
 
-    with FaultInjector(seed=options.settings["seed"]) as injector:
+    with FaultInjector(seed=options["seed"]) as injector:
         request.node.stash[_injector] = injector
         yield injector
 
@@ -297,12 +263,25 @@ def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
         return (yield)
 
 
-_fault_fixtures: list[tuple[Callable[..., Any], str, str]] = []
-"""The function, the kind of fault and the example of each fixture that arms one fault."""
+_FAULT_FIXTURES = dict(
+    each.split("=")
+    for each in (
+        "open_errors=OpenError read_errors=ReadError short_reads=ShortRead slow_reads=SlowRead"
+        " hung_reads=HungRead truncated_files=TruncatedFile corrupted_files=CorruptedFile"
+        " closed_descriptors=ClosedDescriptor write_errors=WriteError short_writes=ShortWrite"
+        " lock_errors=LockError listing_orders=ListingOrder listing_errors=ListingError"
+        " stray_entries=StrayEntry connect_errors=ConnectError http_errors=HttpError"
+        " connection_resets=ConnectionReset connection_closes=ConnectionClosed"
+        " descriptor_exhaustion=DescriptorExhaustion memory_exhaustion=MemoryExhaustion"
+        " thread_exhaustion=ThreadExhaustion shared_memory_exhaustion=SharedMemoryExhaustion"
+        " killed_workers=WorkerKilled exited_workers=WorkerExited hung_workers=WorkerHung"
+    ).split()
+)
+"""The fixtures that arm one fault, and the kind of each."""
 
 
-def _fault_fixture(kind: str, example: str) -> Any:
-    """Make a fixture that arms a fault of *kind*."""
+def _make_fixture_function(name: str, kind: str) -> Callable[..., Any]:
+    """Make the function of the fixture *name*, which arms a fault of *kind*."""
 
     def arm_fault(
         request: pytest.FixtureRequest, fault_injector: FaultInjector
@@ -316,11 +295,16 @@ def _fault_fixture(kind: str, example: str) -> Any:
             requested.clear()
             return fault_injector.inject(KINDS[kind](*args, **kwargs))
 
-        requested.append(example)
+        requested.append(name)
         return arm
 
-    _fault_fixtures.append((arm_fault, kind, example))
-    return pytest.fixture(arm_fault)
+    return arm_fault
+
+
+_FIXTURE_FUNCTIONS = {
+    name: _make_fixture_function(name, kind) for name, kind in _FAULT_FIXTURES.items()
+}
+globals().update({name: pytest.fixture(each) for name, each in _FIXTURE_FUNCTIONS.items()})
 
 
 def _describe_fault_fixtures() -> None:
@@ -329,40 +313,11 @@ def _describe_fault_fixtures() -> None:
 
     from pytest_dataloader_faults.faults import KINDS
 
-    for arm_fault, kind, example in _fault_fixtures:
+    for name, kind in _FAULT_FIXTURES.items():
         summary, *paragraphs = (inspect.getdoc(KINDS[kind]) or "").split("\n\n")
         arming = (
             f"Injects ``faults.{kind}`` into DataLoader workers until the test ends. Takes the same"
             " arguments, and returns a handle whose ``fired`` counts how often the fault occurred."
         )
-        texts = [f"``{example}``: {summary}", arming, *paragraphs]
-        arm_fault.__doc__ = "\n\n".join(textwrap.fill(text, 76) for text in texts)
-
-
-open_errors = _fault_fixture("OpenError", 'open_errors("*.jpg", errno.EACCES)')
-read_errors = _fault_fixture("ReadError", 'read_errors("*.jpg", nth=2)')
-short_reads = _fault_fixture("ShortRead", 'short_reads("*.bin", max_bytes=100)')
-truncated_files = _fault_fixture("TruncatedFile", 'truncated_files("*.npy", keep=0.5)')
-corrupted_files = _fault_fixture("CorruptedFile", 'corrupted_files("*.npy", flips=3)')
-closed_descriptors = _fault_fixture("ClosedDescriptor", 'closed_descriptors("*.h5")')
-slow_reads = _fault_fixture("SlowRead", 'slow_reads("*.tar", seconds=2.0)')
-hung_reads = _fault_fixture("HungRead", 'hung_reads("*.h5", nth=3)')
-write_errors = _fault_fixture("WriteError", 'write_errors("*.cache", errno.EDQUOT)')
-short_writes = _fault_fixture("ShortWrite", 'short_writes("*.cache", max_bytes=100)')
-connect_errors = _fault_fixture("ConnectError", 'connect_errors("tcp://*:443", times=2)')
-connection_resets = _fault_fixture("ConnectionReset", "connection_resets(after=1000)")
-connection_closes = _fault_fixture("ConnectionClosed", "connection_closes(after=1000)")
-descriptor_exhaustion = _fault_fixture("DescriptorExhaustion", "descriptor_exhaustion(headroom=0)")
-shared_memory_exhaustion = _fault_fixture(
-    "SharedMemoryExhaustion", "shared_memory_exhaustion(nth=2)"
-)
-killed_workers = _fault_fixture("WorkerKilled", "killed_workers(signal.SIGKILL, at=2)")
-exited_workers = _fault_fixture("WorkerExited", "exited_workers(code=1, at=2)")
-hung_workers = _fault_fixture("WorkerHung", "hung_workers(at=2)")
-http_errors = _fault_fixture("HttpError", "http_errors(status=404, times=1)")
-listing_orders = _fault_fixture("ListingOrder", 'listing_orders("*/train", "random")')
-listing_errors = _fault_fixture("ListingError", 'listing_errors("*/train", nth=2)')
-stray_entries = _fault_fixture("StrayEntry", 'stray_entries("*/train", "*.part")')
-lock_errors = _fault_fixture("LockError", 'lock_errors("*.lock", errno.ENOLCK)')
-memory_exhaustion = _fault_fixture("MemoryExhaustion", "memory_exhaustion(sample=8, times=1)")
-thread_exhaustion = _fault_fixture("ThreadExhaustion", "thread_exhaustion(nth=2)")
+        texts = [f"``{name}(...)``: {summary}", arming, *paragraphs]
+        _FIXTURE_FUNCTIONS[name].__doc__ = "\n\n".join(textwrap.fill(text, 76) for text in texts)

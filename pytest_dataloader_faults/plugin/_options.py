@@ -12,9 +12,8 @@ import inspect
 import os
 import shlex
 import sys
-import textwrap
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
 
@@ -22,8 +21,8 @@ from pytest_dataloader_faults import exceptions
 from pytest_dataloader_faults._settings import OPTIONS, RULES, Option
 from pytest_dataloader_faults.exceptions import InvalidArgumentError
 
-_STEM = "dataloader_faults"
-ATTRIBUTE = _STEM
+MARKER = "dataloader_faults"
+ATTRIBUTE = MARKER
 """The attribute of pytest's reports with the result of a check: an item as plain data."""
 _SETTINGS = {
     **OPTIONS,
@@ -61,28 +60,22 @@ _OTHERS: Mapping[str, tuple[str, dict[str, Any]]] = {
     "run": (argparse.SUPPRESS, {"default": ""}),
 }
 """What is only an option. A baseline has an ini key as well, relative to pytest's rootdir."""
-_OF_CHECKS = ("only", "exclude", "expected_failures")
-MARKER = inspect.Signature(
-    [inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY) for name in (*_OF_CHECKS, *_SETTINGS)]
-)
+ARGUMENTS = ("only", "exclude", "expected_failures", *_SETTINGS)
 """The arguments of the marker, each of which may be left out."""
-_PURPOSE = (
-    "Select the checks of fault_check, and configure how fault tests run; see check_dataset()."
+_SIGNATURE = inspect.Signature(
+    [inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY) for name in ARGUMENTS]
 )
+USAGE = f"{MARKER}({', '.join(f'{name}=...' for name in ARGUMENTS)})"
+MARKER_LINE = (
+    f"{USAGE}: Select the checks of fault_check, and configure how fault tests run; see"
+    " check_dataset()."
+)
+GPU_LINE = (
+    "gpu: the test needs an accelerator. Together with dataloader_faults, the test is skipped if"
+    " torch finds none, or fails with --dataloader-faults-require-gpu"
+)
+"""The entries of ``pytest --markers``."""
 _values = pytest.StashKey[dict[str, Any]]()
-
-
-class ItemOptions(NamedTuple):
-    """The values of the ini keys, the options and the markers for one test.
-
-    *settings*: arguments of ``Settings``.
-    """
-
-    flaky: str
-    settings: Mapping[str, Any]
-    only: str | Iterable[str] | None = None
-    exclude: str | Iterable[str] = ()
-    expected_failures: Mapping[str, str] | None = None
 
 
 def add_options(parser: pytest.Parser) -> None:
@@ -92,13 +85,13 @@ def add_options(parser: pytest.Parser) -> None:
     )
     for name, option in _SETTINGS.items():
         text = f"{option.help} (default: {option.default})"
-        group.addoption(flag(name), dest=f"{_STEM}_{name}", metavar=option.values, help=text)
-        parser.addini(f"{_STEM}_{name}", text, default=None)
+        group.addoption(flag(name), dest=f"{MARKER}_{name}", metavar=option.values, help=text)
+        parser.addini(f"{MARKER}_{name}", text, default=None)
     for name, (text, options) in _OTHERS.items():
-        dest = f"{_STEM}_{name.replace('-', '_')}"
+        dest = f"{MARKER}_{name.replace('-', '_')}"
         group.addoption(flag(name), dest=dest, help=text, **options)
     text = f"{_OTHERS['baseline'][0]}; relative to pytest's rootdir"
-    parser.addini(f"{_STEM}_baseline", text, default=None)
+    parser.addini(f"{MARKER}_baseline", text, default=None)
 
 
 def flag(name: str) -> str:
@@ -108,7 +101,7 @@ def flag(name: str) -> str:
 
 def typed(config: pytest.Config, name: str) -> Any:
     """The value of the option *name*, as the user typed it."""
-    return config.getoption(f"{_STEM}_{name.replace('-', '_')}")
+    return config.getoption(f"{MARKER}_{name.replace('-', '_')}")
 
 
 CHOICE = "only", "exclude"
@@ -126,21 +119,15 @@ def checks_to_keep(config: pytest.Config) -> set[str] | None:
 
     On other systems, no checks are known.
     """
-    only, exclude = (typed(config, name) for name in CHOICE)
-    if (only is None and exclude is None) or sys.platform != "linux":
+    chosen = {name: typed(config, name) for name in CHOICE if typed(config, name) is not None}
+    if not chosen or sys.platform != "linux":
         return None
     from pytest_dataloader_faults.battery.checking import select_checks
     from pytest_dataloader_faults.battery.checks import names_of_checks
 
-    for name in CHOICE:
-        if (value := typed(config, name)) is not None:
-            names_of_checks(flag(name), value)
-    return set(select_checks(only, exclude or ()))
-
-
-def names_checks(config: pytest.Config, options: ItemOptions) -> bool:
-    """Whether the user selects single checks, by a marker with these *options* or an option."""
-    return options.only is not None or typed(config, "only") is not None
+    for name, value in chosen.items():
+        names_of_checks(flag(name), value)
+    return set(select_checks(**chosen))
 
 
 def run_command(config: pytest.Config, *checks: str) -> str:
@@ -150,83 +137,54 @@ def run_command(config: pytest.Config, *checks: str) -> str:
     return f"{command} {arguments}" if arguments else ""
 
 
-def reports(config: pytest.Config) -> list[str]:
-    """The paths of the reports to write."""
-    paths: list[str] = typed(config, "report")
-    for path in paths:
-        from pytest_dataloader_faults.report.files import require_format
-
-        require_format(path)
-    return paths
-
-
-class BaselineOptions(NamedTuple):
-    """The options for the baseline.
-
-    *path*: its file, "" for none. *where*: the option or ini key that names the file.
-    """
-
-    path: str
-    where: str
-    is_updated: bool
-
-
-def baseline_options(config: pytest.Config) -> BaselineOptions:
-    """The file of the baseline, relative to where pytest was started."""
-    path, where = typed(config, "baseline"), flag("baseline")
+def baseline_path(config: pytest.Config) -> tuple[str, str]:
+    """The path of the baseline, "" if there is none, and the option or ini key that names it."""
+    path: str | None = typed(config, "baseline")
+    where, key = flag("baseline"), f"{MARKER}_baseline"
     is_updated = typed(config, "update-baseline")
     if typed(config, "run"):  # Its test may have the id of one of the user's tests.
         if path is not None or is_updated:
             message = "run cannot use a baseline, which lists tests. Pass --expected-failures"
             raise InvalidArgumentError(message)
-        return BaselineOptions("", "", is_updated=False)
-    if path is None and (path := config.getini(f"{_STEM}_baseline")) is not None:
-        where = f"ini key {_STEM}_baseline"
-        path = path and os.path.relpath(config.rootpath / path, config.invocation_params.dir)
-    if path == "":
-        message = f"baseline='' from {where} must be the path of a file, such as baseline.json"
-        raise InvalidArgumentError(message)
+        return "", ""
+    if path is None and config.getini(key):
+        where = f"ini key {key}"
+        target = os.path.join(config.rootpath, config.getini(key))
+        path = os.path.relpath(target, config.invocation_params.dir)
     if is_updated and not path:
         message = f"{flag('update-baseline')} needs the baseline: add {flag('baseline')}=FILE"
         raise InvalidArgumentError(message)
-    if path and os.path.realpath(path) in map(os.path.realpath, reports(config)):
+    if path and os.path.realpath(path) in map(os.path.realpath, typed(config, "report")):
         message = f"report={path!r} would overwrite the baseline. Pass another file for the report"
         raise InvalidArgumentError(message)
-    return BaselineOptions(path or "", where, is_updated)
-
-
-def marker_line() -> str:
-    """The entry of ``pytest --markers``."""
-    names = ", ".join(f"{name}=..." for name in MARKER.parameters)
-    return wrap_for_terminal(f"{_STEM}({names}): {_PURPOSE}")
-
-
-def wrap_for_terminal(entry: str) -> str:
-    """Wrap an entry of ``pytest --markers`` to 80 characters, because pytest does not wrap it."""
-    prefix, joined = "@pytest.mark.", ":\N{NO-BREAK SPACE}"  # It removes a break after the colon.
-    text = f"{prefix}{entry}".replace(": ", joined, 1)
-    lines = textwrap.wrap(text, 79, subsequent_indent="    ", break_on_hyphens=False)
-    return "\n".join(lines).removeprefix(prefix).replace(joined, ": ")
+    return path or "", where
 
 
 def read_options(config: pytest.Config) -> None:
     """Check the ini keys and options, and keep their values with *config*."""
     values: dict[str, Any] = {}
     for name in _SETTINGS:
-        key = f"{_STEM}_{name}"
+        key = f"{MARKER}_{name}"
         values.update(_parse_value(name, config.getini(key), f"ini key {key}"))
         values.update(_parse_value(name, typed(config, name), flag(name)))
     config.stash[_values] = values
     checks_to_keep(config)
 
 
-def options_for(config: pytest.Config, marks: Iterable[pytest.Mark] = ()) -> ItemOptions:
-    """Return the options of a test with *marks*, the closest first."""
-    values = {name: option.value for name, option in _SETTINGS.items()} | config.stash[_values]
+def options_for(config: pytest.Config, marks: Iterable[pytest.Mark] = ()) -> dict[str, Any]:
+    """Return the arguments of the marker for a test with *marks*, the closest first."""
+    defaults = {name: option.value for name, option in _SETTINGS.items()}
+    unset = {"only": None, "exclude": (), "expected_failures": None}
+    configured: dict[str, Any] = config.stash[_values]
+    values: dict[str, Any] = {**unset, **defaults, **configured}
     for mark in reversed(list(marks)):
         values.update(_from_marker(mark))
-    option_fields = {name: values[name] for name in ItemOptions._fields if name in values}
-    return ItemOptions(**option_fields, settings={name: values[name] for name in OPTIONS})
+    return values
+
+
+def settings_in(options: Mapping[str, Any]) -> dict[str, Any]:
+    """The arguments of ``Settings`` among the *options* of a test."""
+    return {name: options[name] for name in OPTIONS}
 
 
 @contextlib.contextmanager
@@ -240,14 +198,13 @@ def fail_on_bad_values(node: pytest.Item) -> Iterator[None]:
 
 def _from_marker(mark: pytest.Mark) -> dict[str, Any]:
     try:
-        arguments = MARKER.bind_partial(*mark.args, **mark.kwargs).arguments
+        arguments = _SIGNATURE.bind_partial(*mark.args, **mark.kwargs).arguments
     except TypeError as error:
-        takes = " ".join(marker_line().partition(":")[0].split())
-        message = f"@pytest.mark.{_STEM}: {error}. Pass arguments by keyword: {takes}"
+        message = f"@pytest.mark.{MARKER}: {error}. Pass arguments by keyword: {USAGE}"
         raise InvalidArgumentError(message) from error
     values = {name: value for name, value in arguments.items() if value is not None}
     for name in values.keys() & _SETTINGS.keys():
-        values.update(_parse_value(name, values[name], f"@pytest.mark.{_STEM}"))
+        values.update(_parse_value(name, values[name], f"@pytest.mark.{MARKER}"))
     return values
 
 
@@ -267,14 +224,3 @@ def _parse_value(name: str, value: Any, where: str) -> dict[str, Any]:
     allowed += "" if option.word is None else f", or {option.word!r}"
     message = f"{name}={exceptions._format_value(value)} from {where} must be {allowed}"
     raise InvalidArgumentError(message)
-
-
-def runs_check(node: pytest.Item) -> bool:
-    """Whether *node* runs a check."""
-    return "fault_check" in getattr(node, "fixturenames", ())
-
-
-def check_name_of(node: pytest.Item) -> str:
-    """The name of the check of *node*, or of the fixture if it cannot be parametrized."""
-    parameters = getattr(getattr(node, "callspec", None), "params", {})
-    return str(parameters.get("fault_check", "fault_check"))

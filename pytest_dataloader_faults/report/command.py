@@ -9,24 +9,30 @@ from __future__ import annotations
 
 import argparse
 import ast
+import contextlib
 import os
 import shlex
 import sys
 import tempfile
 from collections.abc import Iterable, Iterator, Sequence
-from typing import NoReturn, TextIO, TypeAlias
+from typing import NoReturn, TypeAlias
 
-from pytest_dataloader_faults._arguments import suggest_name
 from pytest_dataloader_faults._settings import OPTIONS
 from pytest_dataloader_faults.exceptions import InvalidArgumentError
 from pytest_dataloader_faults.outcomes.text import escape_for_log, printable
 from pytest_dataloader_faults.report import files
-from pytest_dataloader_faults.report.compare import add_label, compare_reports, merge_reports
+from pytest_dataloader_faults.report.compare import (
+    NEW,
+    add_label,
+    compare_reports,
+    find_changes,
+    merge_reports,
+)
 from pytest_dataloader_faults.report.model import version_of
 
 _NAME = "pytest-dataloader-faults"
-_FAILED, USAGE_ERROR = 2, 4
-"""The exit status if a report cannot be read or written, and pytest's for a wrong command line."""
+USAGE_ERROR = 4
+"""The exit status for a wrong command line or an unusable report, as pytest's."""
 _TEST = """\
 import functools
 import pytest
@@ -59,7 +65,7 @@ _TARGET = (
     " my_package.data:MyDataset"
 )
 _REPEATABLE = {
-    "arg": ("VALUE", "the next positional argument of the class or function (can be repeated)"),
+    "arg": ("VALUE", "the next positional argument (can be repeated)"),
     "kwarg": ("NAME=VALUE", "a keyword argument, such as size=224 (can be repeated)"),
     "report": ("PATH", "write a report: report.html, .json or .md (can be repeated)"),
 }
@@ -71,11 +77,11 @@ _CODE = {
     "contract": "Contract(may_substitute=True)",
     "expected-failures": "{'open-error': 'catches OSError'}",
 }
-_HINT = " Pass arguments of the class or function with --arg VALUE, and pytest options after --"
+_HINT = "Pass arguments of the class or function with --arg VALUE, and pytest options after --"
 _MERGE = (
     "Merge several reports. If several reports contain the same item, the worst result wins, and"
     " the output says so. The exit status is 0 once the merged report is written, whatever it"
-    " contains, and 2 otherwise."
+    " contains, and 4 otherwise."
 )
 _LABELLED = (
     "a report; with a label, the ids of its items get the label as a prefix, for example one job of"
@@ -83,21 +89,17 @@ _LABELLED = (
 )
 _COMPARE = (
     "Compare NEW.json with OLD.json: checks that newly fail, are fixed, or fail with a different"
-    " verdict. The exit status is 1 if a check newly fails, 2 if a report cannot be read, and 0"
+    " verdict. The exit status is 1 if a check newly fails, 4 if a report cannot be read, and 0"
     " otherwise."
 )
 
 
 class _Parser(argparse.ArgumentParser):
-    """A parser with its own exit status for a wrong command line."""
-
-    status = _FAILED
+    """A parser with pytest's exit status for a wrong command line."""
 
     def error(self, message: str) -> NoReturn:
-        if message.endswith("expected one argument"):
-            message += ". Put an equals sign before a value that starts with a dash, as in --arg=-x"
         self.print_usage(sys.stderr)
-        self.exit(self.status, f"{self.prog}: error: {message}\n")
+        self.exit(USAGE_ERROR, f"{self.prog}: error: {message}\n")
 
 
 _Commands: TypeAlias = "argparse._SubParsersAction[_Parser]"
@@ -105,6 +107,8 @@ _Commands: TypeAlias = "argparse._SubParsersAction[_Parser]"
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command, and return the exit status."""
+    with contextlib.suppress(AttributeError):  # A stream in memory does not have it.
+        sys.stdout.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
     parser = _Parser(
         prog=_NAME,
         description="Run the checks of pytest-dataloader-faults, and work with their reports.",
@@ -117,21 +121,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         return int(options.run(options))
     except (InvalidArgumentError, OSError) as error:
-        _print(f"{_NAME}: {error}", sys.stderr)
-        return _FAILED
+        sys.stderr.write(escape_for_log(f"{_NAME}: {error}\n"))
+        return USAGE_ERROR
 
 
 def _parse(parser: _Parser, typed: list[str]) -> argparse.Namespace:
     """Parse the arguments *typed*. The command ``run`` passes those after ``--`` to pytest."""
-    is_split = typed[:1] == ["run"] and "--" in typed
-    end = typed.index("--") if is_split else len(typed)
+    is_run = typed[:1] == ["run"]
+    end = typed.index("--") if is_run and "--" in typed else len(typed)
     options, unknown = parser.parse_known_args(typed[:end])
     if unknown:
-        owner = options.parser
-        names = [name for name in owner._option_string_actions if name.startswith("--")]
-        advice = suggest_name(unknown[0].partition("=")[0], names)
-        advice = " ".join(filter(None, ("", advice))) + (_HINT if typed[0] == "run" else "")
-        owner.error(f"unrecognized arguments: {' '.join(unknown)}.{advice}")
+        advice = f". {_HINT}" if is_run else ""
+        options.parser.error(f"unrecognized arguments: {' '.join(unknown)}{advice}")
     options.for_pytest = typed[end + 1 :]
     return options
 
@@ -144,7 +145,6 @@ def _add_run(commands: _Commands) -> None:
         help="run the battery on a dataset, without a test file",
         description=_RUN,
     )
-    parser.status = USAGE_ERROR
     parser.add_argument("target", type=_require_target, metavar="MODULE:NAME", help=_TARGET)
     for name, (values, text) in _REPEATABLE.items():
         parser.add_argument(f"--{name}", action="append", default=[], metavar=values, help=text)
@@ -279,18 +279,11 @@ def _add_compare(commands: _Commands) -> None:
 
 
 def _compare(options: argparse.Namespace) -> int:
-    comparison = compare_reports(files.read(options.old), files.read(options.new))
-    _show(comparison.lines())
-    return int(comparison.is_worse)
+    old, new = files.read(options.old), files.read(options.new)
+    _show(compare_reports(old, new))
+    return int(NEW in find_changes(old, new))
 
 
 def _show(lines: Iterable[str]) -> None:
     for line in lines:
-        _print(printable(line), sys.stdout)
-
-
-def _print(text: str, stream: TextIO) -> None:
-    """Print *text*, which may contain characters that *stream* cannot encode."""
-    encoding = stream.encoding or "utf-8"
-    line = escape_for_log(text).encode(encoding, errors="backslashreplace").decode(encoding)
-    print(line, file=stream)  # a command
+        sys.stdout.write(f"{escape_for_log(printable(line))}\n")

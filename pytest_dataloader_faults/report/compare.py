@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import NamedTuple
 
 from pytest_dataloader_faults.outcomes.text import is_or_are, pluralize
 from pytest_dataloader_faults.report.model import (
-    FAILURES,
     LEFT_OUT,
     NOT_RUN,
     PASSED,
@@ -26,44 +24,9 @@ _REPEATED = (
 )
 
 
-class ReportComparison(NamedTuple):
-    """A newer report compared with an older one.
-
-    Attributes:
-        old, new: How many failures there are in each.
-        changes: A line for each change, by kind.
-        has_common_test: Whether there is a test in both reports.
-    """
-
-    old: int
-    new: int
-    changes: dict[str, list[str]]
-    has_common_test: bool
-
-    @property
-    def is_worse(self) -> bool:
-        """Whether something fails that did not fail before."""
-        return bool(self.changes[NEW])
-
-    def lines(self) -> Iterator[str]:
-        """The comparison as text."""
-        if not self.has_common_test:
-            yield "warning: the reports have no test in common. Pass reports of one suite"
-        counts = [f"{len(found)} {kind}" for kind, found in self.changes.items() if found]
-        changed = ", ".join(counts) or "nothing changed"
-        yield f"failures: {self.old} before, {self.new} now ({changed})"
-        for kind, found in self.changes.items():
-            if found:
-                yield f"{kind}:"
-                yield from (f"  {line}" for line in sorted(found))
-
-
-def compare_reports(old: Report, new: Report) -> ReportComparison:
-    """Compare the failures of *new* with those of *old*."""
-    failed, failing = (
-        {key: item for key, item in report.states.items() if item.status in FAILURES}
-        for report in (old, new)
-    )
+def find_changes(old: Report, new: Report) -> dict[str, list[str]]:
+    """Compare the failures of *new* with those of *old*: a line for each change, by kind."""
+    failed, failing = old.failures, new.failures
     changes: dict[str, list[str]] = {kind: [] for kind in (NEW, FIXED, NOT_FIXED, OTHER_VERDICT)}
     for key, now in failing.items():
         if key not in failed:
@@ -76,8 +39,20 @@ def compare_reports(old: Report, new: Report) -> ReportComparison:
         kind = FIXED if state and state.status == PASSED else NOT_FIXED
         word = state.word if state else LEFT_OUT[NOT_RUN]
         changes[kind].append(f"{before.name}: {before.word} before, {word} now")
-    has_common_test = bool(old.tests.keys() & new.tests.keys())
-    return ReportComparison(len(failed), len(failing), changes, has_common_test)
+    return {kind: sorted(lines) for kind, lines in changes.items() if lines}
+
+
+def compare_reports(old: Report, new: Report) -> Iterator[str]:
+    """Yield the lines of a comparison of *new* with *old*."""
+    if not old.tests.keys() & new.tests.keys():
+        yield "warning: the reports have no test in common. Pass reports of one suite"
+    changes = find_changes(old, new)
+    counts = ", ".join(f"{len(lines)} {kind}" for kind, lines in changes.items())
+    before, now = len(old.failures), len(new.failures)
+    yield f"failures: {before} before, {now} now ({counts or 'nothing changed'})"
+    for kind, lines in changes.items():
+        yield f"{kind}:"
+        yield from (f"  {line}" for line in lines)
 
 
 def add_label(report: Report, label: str) -> Report:
@@ -91,28 +66,22 @@ def add_label(report: Report, label: str) -> Report:
 
 def merge_reports(reports: Sequence[Report]) -> tuple[Report, str]:
     """Merge *reports*; return the report, and a summary of the merge."""
-    items_by_id: dict[str, list[Item]] = {}
-    for report in reports:
-        for item in report.items:
-            items_by_id.setdefault(item.nodeid, []).append(item)
-    merged = Report(
-        versions=_all_versions(reports),
-        runs=tuple(run for each in reports for run in each.runs),
-        items=tuple(
-            min(items, key=lambda item: STATUSES.index(item.status))
-            for items in items_by_id.values()
-        ),
-    )
-    counts = f"{pluralize(len(reports), 'report')}: {pluralize(len(merged.items), 'item')}"
-    repeated = sum(len(items) > 1 for items in items_by_id.values())
-    again = _REPEATED.format(pluralize(repeated, "item"), is_or_are(repeated)) if repeated else ""
-    return merged, f"{counts}, {len(merged.failed)} failed{again}"
-
-
-def _all_versions(reports: Iterable[Report]) -> dict[str, str]:
-    """Return the versions in *reports* by name, separated by commas if they differ."""
+    items: dict[str, Item] = {}
+    repeated: set[str] = set()
     versions: dict[str, dict[str, None]] = {}
     for report in reports:
+        repeated |= items.keys() & {item.nodeid for item in report.items}
+        for item in report.items:
+            both = (items.get(item.nodeid, item), item)
+            items[item.nodeid] = min(both, key=lambda each: STATUSES.index(each.status))
         for name, text in report.versions.items():
             versions.setdefault(name, {}).update(dict.fromkeys(text.split(", ")))
-    return {name: ", ".join(texts) for name, texts in versions.items()}
+    merged = Report(
+        versions={name: ", ".join(texts) for name, texts in versions.items()},
+        runs=tuple(run for each in reports for run in each.runs),
+        items=tuple(items.values()),
+    )
+    counts = f"{pluralize(len(reports), 'report')}: {pluralize(len(items), 'item')}"
+    twice = pluralize(len(repeated), "item"), is_or_are(len(repeated))
+    again = _REPEATED.format(*twice) if repeated else ""
+    return merged, f"{counts}, {len(merged.failed)} failed{again}"

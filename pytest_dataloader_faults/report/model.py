@@ -30,7 +30,7 @@ FAILURES = (FAILED, ERROR)
 """The statuses that fail a run: those of a failed check, and of an error in its test."""
 _PASSES = {str(each) for each in Verdict if each.passes}
 _SEVERITY = {str(each): each.severity for each in Verdict}
-_ADDED = {ERROR: "error in the test", XFAILED: "expected", WARNED: "warning"}
+_REMARKS = {ERROR: "error in the test", XFAILED: "expected", WARNED: "warning"}
 FLAKY_TRIALS = "1 of 3 trials failed"
 _PID = re.compile(r" \(pids? [\d, ]+\)")
 NOT_JUDGED = "not judged"
@@ -49,34 +49,7 @@ class Failure(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Item:
-    """The result of one check of one dataset.
-
-    Attributes:
-        nodeid: The id of pytest's item.
-        test: The same without the check: all items of one test have it.
-        file, line: Where the test is, the line from 1.
-        check: The name of the check.
-        status: ``passed``, ``failed``, ``xfailed`` (the failure was expected),
-            ``not_applicable``, ``not_run`` (the dataset cannot be tested, as another item says),
-            ``flaky``, ``warned`` (a failure that is only a warning, because of *library*), or
-            ``error`` (the test failed, but not its check).
-        verdict: As in ``CheckResult``; None if the check does not apply, or did not run.
-        without_fault: Whether the dataset fails without a fault. Then the first item of its test
-            fails, and the others do not run. Which one is first may differ in each run.
-        reason: Why the failure is expected; None if it is not, or if the test itself expects it.
-        sentence: What was observed, without the verdict.
-        explanation: The verdict, the evidence, and how to reproduce it.
-        cause: The likely cause: what the dataset does wrong; "" if it passed.
-        fix: How to fix the cause, in one sentence; "" if unknown.
-        library: Whose code raised the error or ended the process, if the failure is only a warning
-            because it was not the user's code; "" if not.
-        notes: Remarks on the dataset.
-        faults: The faults of the deciding trial, as source code.
-        reproduce: A command or a call that runs the check again.
-        duration: The duration of the item in seconds.
-        trials: The duration of each trial in seconds.
-        timeline: The events of the deciding trial, in order; empty if it passed.
-    """
+    """The result of one check of one dataset; schema.json says what each field contains."""
 
     nodeid: str
     test: str
@@ -110,20 +83,15 @@ class Item:
         return printable(f"{self.test}, without a fault" if self.without_fault else self.nodeid)
 
     @property
-    def words(self) -> tuple[str, ...]:
-        """The verdict or its substitute, and remarks."""
-        if self.status in LEFT_OUT:
-            return (LEFT_OUT[self.status],)
-        if self.status == FLAKY:
-            return FLAKY, FLAKY_TRIALS
-        added = "expected to fail" if self.is_unexpected else _ADDED.get(self.status, "")
-        return tuple(filter(None, (self.verdict or NOT_JUDGED, added)))
-
-    @property
     def word(self) -> str:
-        """The verdict and the remarks as one string."""
-        verdict, *remarks = self.words
-        return verdict + "".join(f" ({each})" for each in remarks)
+        """The verdict or its substitute, and a remark."""
+        if self.status in LEFT_OUT:
+            return LEFT_OUT[self.status]
+        if self.status == FLAKY:
+            return f"{FLAKY} ({FLAKY_TRIALS})"
+        remark = "expected to fail" if self.is_unexpected else _REMARKS.get(self.status)
+        verdict = self.verdict or NOT_JUDGED
+        return f"{verdict} ({remark})" if remark else verdict
 
     @property
     def was_tried(self) -> bool:
@@ -145,44 +113,22 @@ class Item:
         """Whether its check failed in a trial, and not only the test around it."""
         return self.status == FAILED and self.was_tried and not self.is_unexpected
 
-    @classmethod
-    def from_dict(cls, data: Mapping[str, Any]) -> Item:
-        """Read an item from plain data; fields of other versions of this plugin are ignored."""
-        item: Item = from_json(cls, data, ignore_unknown=True)
-        return item
-
 
 @dataclass(frozen=True, kw_only=True)
 class Run:
-    """A run of pytest.
-
-    Attributes:
-        began: The start in UTC, as ISO 8601.
-        duration: The duration in seconds.
-        command: The command, as a shell reads it.
-        seed: The seed of trials without their own seed.
-        commit: The git commit of the folder where pytest ran; "" if there is none.
-        is_complete: False if the report was written while the run was going on, and pytest was
-            killed before its end.
-    """
+    """A run of pytest; not complete if pytest was killed after the report was last written."""
 
     began: str
     duration: Seconds
     command: str
     seed: int
-    commit: str = ""
     is_complete: bool = True
 
     @property
     def summary(self) -> str:
         """Everything except the command, on one line."""
-        commit = f", commit {self.commit[:_COMMIT]}" if self.commit else ""
         early = "" if self.is_complete else ", ended early"
-        return f"{self.began}, {self.duration:.1f} s, seed {self.seed}{commit}{early}"
-
-
-_COMMIT = 12
-"""The number of digits of a commit that are shown."""
+        return f"{self.began}, {self.duration:.1f} s, seed {self.seed}{early}"
 
 
 class Group(NamedTuple):
@@ -205,13 +151,7 @@ class Group(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Report:
-    """A run of pytest, or several that were merged.
-
-    Attributes:
-        versions: Of Python, torch, this plugin and the system, by name.
-        runs: The runs, in the order of the reports that were merged.
-        items: The checks, test by test, in the order of the battery.
-    """
+    """The results of a run of pytest, or of several that were merged."""
 
     versions: Mapping[str, str] = field(default_factory=dict)
     runs: tuple[Run, ...] = ()
@@ -237,6 +177,11 @@ class Report:
         return {item.failure: item for item in worst_last}
 
     @property
+    def failures(self) -> dict[Failure, Item]:
+        """The failed items among them."""
+        return {key: item for key, item in self.states.items() if item.status in FAILURES}
+
+    @property
     def headline(self) -> tuple[str, str]:
         """How many checks failed, in how many datasets; the first part should stand out."""
         statuses = [item.status for item in self.items if item.status not in LEFT_OUT]
@@ -252,11 +197,6 @@ class Report:
         if set(statuses) == {PASSED}:
             return f"{'All ' if len(statuses) > 1 else ''}{run} passed", f" for {datasets}"
         return "No check failed unexpectedly", f": {run} of {datasets}"
-
-    @cached_property
-    def worst_first(self) -> dict[str, list[Item]]:
-        """The items of each test; the tests in which most checks failed come first."""
-        return dict(sorted(self.tests.items(), key=lambda entry: -count_failures(entry[1])))
 
     @property
     def notes(self) -> list[str]:
@@ -296,69 +236,41 @@ class Report:
         return report
 
 
-def item_of(
-    result: CheckResult,
-    *,
-    nodeid: str,
-    test: str,
-    where: tuple[str, int],
-    duration: float = 0.0,
-    status: str = "",
-    without_fault: bool = False,
-) -> Item:
-    """Convert *result* to an item. *where*: the file, and the line from 1.
-
-    *status*: as in ``Item``, if it does not follow from *result*.
-    """
+def item_of(result: CheckResult, **facts: Any) -> Item:
+    """Convert *result* to an item. *facts*: more fields of the item, or others."""
     outcome = result.outcome
-    status = status or _status_of(result)
-    return Item(
-        nodeid=nodeid,
-        test=test,
-        file=where[0],
-        line=where[1],
-        check=result.check,
-        status=status,
-        verdict=str(result.verdict) if result.applies else None,
-        without_fault=without_fault,
-        reason=result.expected if status == XFAILED else None,
-        sentence=result.sentence,
-        explanation=result.explanation,
-        cause=result.cause,
-        fix=result.fix,
-        library=result.finding.library,
-        notes=result.notes,
-        faults=tuple(map(repr, outcome.schedule)) if outcome else (),
-        reproduce=result.reproduce,
-        duration=round(duration, 3),
-        trials=tuple(each.duration for each in result.trials),
-        timeline=outcome.timeline if outcome and status != PASSED else (),
-    )
-
-
-def _status_of(result: CheckResult) -> str:
-    """The status of *result* in pytest."""
     if not result.applies:
-        return NOT_APPLICABLE
-    if result.failed:
-        return FAILED
-    if not result.reproduced:
-        return FLAKY
-    if result.warns:
-        return WARNED
-    return XFAILED if result.expected else PASSED
+        status = NOT_APPLICABLE
+    elif result.failed:
+        status = FAILED
+    elif not result.reproduced:
+        status = FLAKY
+    elif result.warns:
+        status = WARNED
+    else:
+        status = XFAILED if result.expected else PASSED
+    fields = {
+        "check": result.check,
+        "status": status,
+        "verdict": str(result.verdict) if result.applies else None,
+        "sentence": result.sentence,
+        "explanation": result.explanation,
+        "cause": result.cause,
+        "fix": result.fix,
+        "library": result.finding.library,
+        "notes": result.notes,
+        "faults": tuple(map(repr, outcome.schedule)) if outcome else (),
+        "reproduce": result.reproduce,
+        "trials": tuple(each.duration for each in result.trials),
+        "timeline": outcome.timeline if outcome and status != PASSED else (),
+        **facts,
+    }
+    return Item(**fields, reason=result.expected if fields["status"] == XFAILED else None)
 
 
 def count_failures(items: Iterable[Item]) -> int:
     """Count the failed *items*."""
     return sum(item.status in FAILURES for item in items)
-
-
-def place_and_name(test: str) -> tuple[str, str]:
-    """The file and the class of the id *test*, and its name; "::" may be in its parameters."""
-    name, bracket, parameters = test.partition("[")
-    place, _, name = name.rpartition("::")
-    return place, f"{name}{bracket}{parameters}"
 
 
 def group_by_cause(items: Iterable[Item]) -> list[Group]:

@@ -19,7 +19,7 @@ from support.corpus.caches import (
     Spectrograms,
 )
 from support.datasets import Records
-from support.results import failures_of, result_of
+from support.results import failure_of, failures_of, result_of
 
 
 @pytest.fixture(name="cache")

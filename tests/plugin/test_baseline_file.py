@@ -7,7 +7,7 @@ from fnmatch import fnmatch
 import pytest
 
 from pytest_dataloader_faults.exceptions import InvalidArgumentError
-from pytest_dataloader_faults.plugin._report import read_baseline
+from pytest_dataloader_faults.plugin._report import parse_baseline
 
 pytestmark = pytest.mark.usefixtures("engine")
 
@@ -175,29 +175,35 @@ def test_what_is_edited_during_the_run_is_kept(light_suite, text):
     assert fnmatch(result.stdout.str(), f"*{problem}*") is (text != EDITED)
 
 
-WHERE = "--dataloader-faults-baseline"
 FILES = {
     "not JSON": "{",
-    "nested too deeply": "[" * 100_000,
     "a list": '["a.py::test"]',
     "no checks": '{"a.py::test": "open-error"}',
     "a report": '{"version": 1, "items": []}',
     "no reason": '{"a.py::test": {"open-error": null}}',
     "unknown check": '{"a.py::test": {"open-eror": "issue 2"}}',
-    "repeated test": '{"a.py::test": {"open-error": ""}, "a.py::test": {}}',
 }
 
 
 def test_baselines(golden, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    texts = {"missing": _error(read_baseline, "missing.json", WHERE)}
+    texts = {"missing": _error("missing.json")}
     for title, text in FILES.items():
         (tmp_path / "baseline.json").write_text(text, encoding="utf-8")
-        texts[title] = _error(read_baseline, "baseline.json", WHERE)
+        texts[title] = _error("baseline.json")
     golden("baseline", texts)
 
 
-def _error(function, *arguments):
+def _error(path):
     with pytest.raises(InvalidArgumentError) as caught:
-        function(*arguments)
+        parse_baseline(path, f"baseline={path!r} from --dataloader-faults-baseline")
     return str(caught.value)
+
+
+@pytest.mark.parametrize("options", [(), ("-p", "xdist", "-n", "1")])
+def test_a_test_that_is_missing_is_reported(suite, options):
+    if options:
+        pytest.importorskip("xdist")
+    _write(suite, {f"{ZEROS}_renamed": {"open-error": ""}, OTHER: {"open-error": ""}})
+    result = suite.run(SUITE.replace("def test_healthy", "def helper"), BASELINE, *options)
+    result.stdout.fnmatch_lines([f"baseline.json lists missing tests: {ZEROS}_renamed"])

@@ -17,6 +17,7 @@ from support.plugin_datasets import Numbers
 
 class Slow(Numbers):
     def __getitem__(self, index):
+        import slow_library
         time.sleep(0.5)
         return super().__getitem__(index)
 
@@ -29,10 +30,13 @@ def test_slow(fault_check):
 
 
 def test_the_first_check_says_how_long_all_will_take(suite):
+    suite.pytester.makepyfile(slow_library="import time; time.sleep(2)")
     result = suite.run(SLOW)
     assert result.ret == pytest.ExitCode.INTERRUPTED
-    line = "dataloader-faults: test_inner.py::test_slow: 2? checks will take about * s"
-    result.stdout.fnmatch_lines([line])
+    line = (
+        "dataloader-faults: test_inner.py::test_slow: 2? checks will take about * s, * s of it to"
+    )
+    result.stdout.fnmatch_lines([f"{line} to import slow_library, which the test's module should*"])
 
 
 SUITE = """

@@ -269,7 +269,7 @@ MESSAGES = {
     "no_loop": f"ReadError(path='*.rec') {NO_WORKER}",
     "no_start": "* never fired: iter(loader) raised FileNotFoundError: no order of samples*",
     "started_before": f"ReadError(path='*.rec') {NO_WORKER}",
-    "parameter": f'read_errors, truncated_files {NEVER_CALLED}: call *("[*]*',
+    "parameter": f"read_errors, truncated_files {NEVER_CALLED}: call it, as in read_errors(...)*",
     "mark": f"descriptor_exhaustion {NEVER_CALLED}: call it, as in*",
     "through_another_fixture": f"short_reads {NEVER_CALLED}*",
 }

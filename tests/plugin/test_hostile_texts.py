@@ -153,7 +153,7 @@ def test_commands_of_reports_issue_no_command(tmp_path, monkeypatch, capsys):
     assert main(["compare", *paths[:2]]) == 1
     assert main(["merge", *paths[:2], "-o", paths[2]]) == 0
     (tmp_path / "bad.json").write_text(json.dumps({"version": COMMANDS}))
-    assert main(["merge", str(tmp_path / "bad.json"), "-o", paths[2]]) == 2
+    assert main(["merge", str(tmp_path / "bad.json"), "-o", paths[2]]) == 4
     printed = capsys.readouterr()
     page = (tmp_path / "all.md").read_text()
     texts = [printed.out, printed.err, ci.render(hostile), page]

@@ -1,7 +1,6 @@
 """The reports of a run, and what pytest shows at its end."""
 
 import json
-import os
 import subprocess
 import sys
 from datetime import datetime, timezone
@@ -165,7 +164,7 @@ def test_the_json_report_is_as_its_schema_says(ran):
     assert 0 < run["duration"] <= (datetime.now(timezone.utc) - began).total_seconds() + 1
     assert run["command"].startswith("pytest ")
     assert "--dataloader-faults-report=out/r.md" in run["command"]
-    assert (run["seed"], run["commit"]) == (0, "")
+    assert run["seed"] == 0
 
 
 def test_each_item_has_properties_in_junit(ran):
@@ -189,7 +188,10 @@ def test_each_item_has_properties_in_junit(ran):
 
 def test_pages_are_written_and_with_v_verdicts_are_shown(ran):
     folder, result = ran
-    assert "test\\_fixture | 1 not judged" in (folder / "out/r.md").read_text()
+    assert (
+        "test_fixture: 2 checks could not be run (error in the setup"
+        in (folder / "out/r.md").read_text()
+    )
     assert 'class="badge not_run"' in (folder / "r.html").read_text()
     lines = result.outlines
     assert "report: out/r.md" in lines
@@ -301,13 +303,8 @@ def test_items_of_one_test_belong_together(nodeid, test):
     assert strip_check(nodeid, "read-error") == test
 
 
-def test_a_report_has_the_commit_and_a_duration(light_suite):
+def test_a_report_has_the_seed_and_a_duration(light_suite):
     """A test may set the clock."""
-    git = ["git", "-c", "user.name=a", "-c", "user.email=a@example.com"]
-    for arguments in (["init", "-q"], ["commit", "-q", "--allow-empty", "-m", "first"]):
-        subprocess.run([*git, *arguments], cwd=light_suite.path, check=True)
-    command = [*git, "rev-parse", "HEAD"]
-    head = subprocess.check_output(command, cwd=light_suite.path, text=True)
     source = """
         import time
         from unittest import mock
@@ -320,7 +317,7 @@ def test_a_report_has_the_commit_and_a_duration(light_suite):
     finally:
         mock.patch.stopall()
     (run,) = json.loads((light_suite.path / "r.json").read_text())["runs"]
-    assert (run["commit"], run["seed"]) == (head.strip(), 7)
+    assert run["seed"] == 7
     assert 0 <= run["duration"] < 100
 
 
@@ -389,17 +386,15 @@ def test_a_job_of_github_is_reported(light_suite, monkeypatch):
     assert summary.exists()
 
 
-@rows("summary", ["missing/summary.md", "folder", "/dev/full", "fifo"])
+@rows("summary", ["missing/summary.md", "folder", "/dev/full"])
 def test_a_job_summary_that_cannot_be_written_costs_a_line(light_suite, monkeypatch, summary):
     path = light_suite.path / summary
     (light_suite.path / "folder").mkdir(exist_ok=True)
-    if summary == "fifo":
-        os.mkfifo(path)
     monkeypatch.setenv("GITHUB_ACTIONS", "true")
     monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(path))
     result = light_suite.run(OWN, "--dataloader-faults-report=r.md")
     assert result.ret == pytest.ExitCode.TESTS_FAILED
-    problem = f"the summary of the GitHub job was not written: *{path}'"
+    problem = "the summary of the GitHub job was not written: [[]Errno *"
     result.stdout.fnmatch_lines(["*LookupError: no such folder", "report: r.md", problem])
     assert sum("was not written" in line for line in result.outlines) == 1
     assert "3 failed" in result.outlines[-1]

@@ -3,7 +3,7 @@
 import pytest
 
 from pytest_dataloader_faults import check
-from pytest_dataloader_faults.battery.checks import CHECKS, register
+from pytest_dataloader_faults.battery.checks import CHECKS, replace_registered
 from pytest_dataloader_faults.exceptions import InvalidArgumentError
 from support.rows import rows
 from support.suites import REPORT, failures_of, items_of, summary_of
@@ -122,26 +122,28 @@ def test_the_summary_has_causes_and_notes(ran):
 @rows(
     ("names", "says"),
     [
-        (["pickles"], "named 'pickles', which is the name of a check of this package"),
+        (["pickles"], "named 'pickles', which is the name of a check in this package"),
         (["quick"], "named 'quick', which is the name of a group of"),
         (["a", "a"], "named 'a', which is the name of a check in "),
     ],
 )
 def test_a_name_has_one_check(names, says):
     checks = [check(name, "")(lambda _: ()) for name in names]
-    with pytest.raises(InvalidArgumentError, match=rf"^conftest.py: .* returned a check {says}"):
-        register(checks, "conftest.py")
+    before = list(CHECKS)
+    with pytest.raises(InvalidArgumentError, match=rf"user_checks.py: .* returned a check {says}"):
+        replace_registered([checks])
+    assert list(CHECKS) == before
 
 
 @rows(
     ("returned", "says"),
     [
-        ("['stale']", "conftest.py: *_checks() returned 'stale', which must be a list of Check*"),
+        ("['stale']", "*_checks() returned 'stale', which must be a list of Check*"),
         (
             "[check('Stale handle', '')(lambda workload: ())]",
-            "conftest.py: *(): Check: name='Stale handle' must be lower-case words and digits*",
+            "*(): Check: name='Stale handle' must be lower-case words and digits*",
         ),
-        ("1 // 0", "conftest.py: *_checks() raised ZeroDivisionError: *"),
+        ("1 // 0", "*_checks() raised ZeroDivisionError: *"),
     ],
 )
 def test_a_bad_hook_ends_the_run_at_once(suite, returned, says):
@@ -161,7 +163,9 @@ def test_a_conftest_that_is_loaded_late_is_refused(suite):
     result = suite.run("def test_plain(): pass", ".")
 
     assert result.ret == pytest.ExitCode.INTERRUPTED
-    result.stdout.fnmatch_lines(["data/conftest.py: *move*to the conftest.py in */*or to a plugin"])
+    result.stdout.fnmatch_lines(
+        ["*data/conftest.py: *move*to the conftest.py in */*or to a plugin"]
+    )
 
 
 INNER = """

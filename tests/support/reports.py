@@ -55,9 +55,7 @@ def events(faults=1):
     )
 
 
-RUN = Run(
-    began="2026-01-02T03:04:05+00:00", duration=6.7, command="pytest -q", seed=8, commit="9" * 40
-)
+RUN = Run(began="2026-01-02T03:04:05+00:00", duration=6.7, command="pytest -q", seed=8)
 MIXED = Report(
     runs=(RUN,),
     items=(

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import builtins
 import contextlib
 import functools
 import re
-from collections.abc import Iterable
+import sys
+import time
+from collections.abc import Iterable, Iterator
 from importlib import import_module
 from importlib.metadata import Distribution, distributions
+from typing import Any
 
 from pytest_dataloader_faults.outcomes.text import PYTHON
 
@@ -44,6 +48,30 @@ def import_late_modules(names: Iterable[str] = _LATE) -> None:
     for name in names:
         with contextlib.suppress(ImportError):
             import_module(name)
+
+
+@contextlib.contextmanager
+def timed_imports() -> Iterator[dict[str, float]]:
+    """Yield how many seconds statements take in this scope to import each package."""
+    seconds: dict[str, float] = {}
+    original, pending = builtins.__import__, 0
+
+    def timed(name: str, *args: Any, **options: Any) -> Any:
+        nonlocal pending
+        if pending or name in sys.modules:
+            return original(name, *args, **options)
+        pending, began = 1, time.monotonic()
+        try:
+            return original(name, *args, **options)
+        finally:
+            pending, package = 0, name.partition(".")[0]
+            seconds[package] = seconds.get(package, 0.0) + time.monotonic() - began
+
+    builtins.__import__ = timed
+    try:
+        yield seconds
+    finally:
+        builtins.__import__ = original
 
 
 @functools.cache

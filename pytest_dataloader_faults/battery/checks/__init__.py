@@ -6,6 +6,8 @@ A check gets the workload of the fault-free run. It yields scenarios, or raises 
 from __future__ import annotations
 
 import fnmatch
+import inspect
+import os
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -106,48 +108,45 @@ def missing_requirement(check: Check, settings: Settings) -> str:
     return WITHOUT_RANKS if check.scenario.ranks and settings.ranks is None else ""
 
 
-def register(entries: object, origin: str) -> None:
-    """Add the checks in *entries*, which the user's file *origin* defines.
+def replace_registered(lists: Iterable[object]) -> Callable[[], None]:
+    """Replace the checks that a user added by those in *lists*; return a function that undoes it.
 
     Raises:
-        InvalidArgumentError: *entries* is not a list of checks, or a name is already taken. Then
-            none of them is added.
+        InvalidArgumentError: One of them is not a check, or its name is already taken.
     """
-    added: dict[str, Check] = {}
-    for each in entries if isinstance(entries, Iterable) else [entries]:
-        if not isinstance(each, Check):
-            text = shorten(format_value(each))
-            message = f"{origin}: {HOOK}() returned {text}, which must be a list of Check objects"
-            raise InvalidArgumentError(message)
-        owner = f"a check in {origin}" if each.name in added else _owner_of(each.name)
-        if owner:
-            message = (
-                f"{origin}: {HOOK}() returned a check named {each.name!r}, which is the name of"
-                f" {owner}. Rename it"
-            )
-            raise InvalidArgumentError(message)
-        added[each.name] = replace(each, origin=origin)
-    CHECKS.update(added)
+    before = dict(CHECKS)
+
+    def undo() -> None:
+        CHECKS.clear()
+        CHECKS.update(before)
+
+    for name, earlier in before.items():
+        if earlier.origin:
+            del CHECKS[name]
+    try:
+        for checks in lists:
+            for each in checks if isinstance(checks, Iterable) else [checks]:
+                _register(each)
+    except InvalidArgumentError:
+        undo()
+        raise
+    return undo
 
 
-def _owner_of(name: str) -> str:
-    """What already has the *name*; "" if it is free."""
-    if name in GROUPS:
-        return "a group of checks"
-    if name not in CHECKS:
-        return ""
-    origin = CHECKS[name].origin
-    return f"a check in {origin}" if origin else "a check of this package"
-
-
-def take_registered() -> list[Check]:
-    """Remove and return the checks that users have added."""
-    return [CHECKS.pop(check.name) for check in list(CHECKS.values()) if check.origin]
-
-
-def put_back(checks: Iterable[Check]) -> None:
-    """Add the *checks* that were taken."""
-    CHECKS.update((check.name, check) for check in checks)
+def _register(entry: object) -> None:
+    if not isinstance(entry, Check):
+        text = shorten(format_value(entry))
+        message = f"{HOOK}() returned {text}, which must be a list of Check objects"
+        raise InvalidArgumentError(message)
+    code = getattr(inspect.unwrap(entry.plan), "__code__", None)
+    origin = os.path.relpath(code.co_filename) if code else type(entry.plan).__module__
+    owner = "a group of checks" if entry.name in GROUPS else ""
+    if entry.name in CHECKS:
+        owner = f"a check in {CHECKS[entry.name].origin or 'this package'}"
+    if owner:
+        named = f"a check named {entry.name!r}, which is the name of {owner}"
+        raise InvalidArgumentError(f"{origin}: {HOOK}() returned {named}. Rename it")
+    CHECKS[entry.name] = replace(entry, origin=origin)
 
 
 def names_of_checks(argument: str, names: str | Iterable[str]) -> set[str]:

@@ -1,24 +1,21 @@
-"""A report as one HTML page, which does not need a network or other files.
+"""A report as one HTML page, which does not need a network or other files."""
 
-Some facts about browsers:
-
-- In some browsers, a page opened from the disk (``file:``) cannot load scripts or fonts next to it,
-  so the page contains everything.
-- ``Content-Security-Policy`` in a ``<meta>`` holds for ``file:``, too. It names the page's own
-  script by its hash, so no text of a report can run as a script, even if it were not escaped.
-- The HTML parser drops NUL. Escape sequences are invisible, and marks of right-to-left text reorder
-  what is next to them. So all texts go through ``printable_lines``.
-- What is in a closed ``<details>`` is parsed but not laid out: a thousand of them are cheap.
-"""
+# Some facts about browsers:
+#
+# - In some browsers, a page opened from the disk (``file:``) cannot load scripts or fonts next to
+#   it, so the page contains everything.
+# - ``Content-Security-Policy`` in a ``<meta>`` holds for ``file:``, too. It names the page's own
+#   script by its hash, so no text of a report can run as a script, even if it were not escaped.
+# - The HTML parser drops NUL. Escape sequences are invisible, and marks of right-to-left text
+#   reorder what is next to them. So all texts go through ``printable_lines``.
+# - What is in a closed ``<details>`` is parsed but not laid out: a thousand of them are cheap.
 
 from __future__ import annotations
 
 import base64
 import hashlib
-import re
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
 from importlib.resources import files
 from textwrap import dedent
 from typing import Any
@@ -35,38 +32,18 @@ from pytest_dataloader_faults.report.model import (
     Report,
     count_failures,
     group_by_cause,
-    place_and_name,
 )
 
-_FOLDED = {PASSED: "passed", XFAILED: "failed as expected", **LEFT_OUT}
-"""The statuses of items that the page folds, and the labels of their counts."""
+_FOLDED = (PASSED, XFAILED, *LEFT_OUT)
+"""The statuses of items that the page folds."""
 _LONGEST_TITLE = 60
 
 
-@dataclass(frozen=True)
-class Card:
-    """One item on the page."""
-
-    item: Item
-
-    @property
-    def anchor(self) -> str:
-        """The id of its element. It depends on the id of the item, so that links stay good."""
-        digest = hashlib.sha256(self.item.nodeid.encode(errors="surrogatepass")).hexdigest()
-        slug = re.sub(r"[^\w./:-]+", "-", self.item.nodeid, flags=re.ASCII).strip("-")
-        return f"item-{slug}-{digest[:8]}"
-
-    @property
-    def evidence(self) -> str:
-        """The explanation without its first and last line, which the page shows elsewhere."""
-        _, _, evidence = self.item.explanation.partition("\n")
-        lines = dedent(evidence).rstrip().split("\n")
-        return "\n".join(line for line in lines if line != f"reproduce: {self.item.reproduce}")
-
-    @property
-    def lanes(self) -> dict[str, dict[tuple[float, str], None]]:
-        """The places and kinds of the events of each process, in order and each once."""
-        return place_events(self.item.timeline)
+def evidence_of(item: Item) -> str:
+    """The explanation without its first and last line, which the page shows elsewhere."""
+    _, _, evidence = item.explanation.partition("\n")
+    lines = dedent(evidence).rstrip().split("\n")
+    return "\n".join(line for line in lines if line != f"reproduce: {item.reproduce}")
 
 
 def place_events(events: Sequence[Event]) -> dict[str, dict[tuple[float, str], None]]:
@@ -95,7 +72,8 @@ def render(report: Report) -> str:
         undefined=StrictUndefined,
         finalize=_printable,
     )
-    template = environment.from_string(_read_part("template.html"))
+    source = (files(__package__) / "template.html").read_text(encoding="utf-8")
+    template = environment.from_string(source)
     return template.render(_template_facts(report)) + "\n"
 
 
@@ -105,46 +83,47 @@ def _printable(value: object) -> object:
     return printable_lines(str(value)) if is_text else value
 
 
-def _hash(text: str) -> str:
-    """How a policy names the inline script or style *text*."""
-    digest = hashlib.sha256(text.encode()).digest()
-    return f"'sha256-{base64.b64encode(digest).decode()}'"
+def _read_part(name: str) -> tuple[Any, str]:
+    """The inline script or style *name*, and how a policy names it."""
+    from markupsafe import Markup
 
-
-def _read_part(name: str) -> str:
-    return (files(__package__) / name).read_text(encoding="utf-8")
+    text = (files(__package__) / name).read_text(encoding="utf-8")
+    digest = base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
+    return Markup(text), f"'sha256-{digest}'"  # noqa: S704  # a file of this package
 
 
 def _template_facts(report: Report) -> dict[str, Any]:
     """Return the variables of the template."""
-    from markupsafe import Markup
-
-    script, style = _read_part("script.js"), _read_part("style.css")
-    tests = {test: list(map(Card, items)) for test, items in report.worst_first.items()}
+    (script, script_hash), (style, style_hash) = map(_read_part, ("script.js", "style.css"))
+    tests = dict(sorted(report.tests.items(), key=lambda entry: -count_failures(entry[1])))
     words = Counter((item.status, item.word) for item in report.items)
+    anchors = {item.nodeid: f"item-{number}" for number, item in enumerate(report.items)}
     return {
         "report": report,
-        "script": Markup(script),  # noqa: S704  # a file of this package
-        "style": Markup(style),  # noqa: S704  # a file of this package
-        "policy": f"script-src {_hash(script)}; style-src {_hash(style)}",
+        "script": script,
+        "style": style,
+        "policy": f"script-src {script_hash}; style-src {style_hash}",
+        "anchor": lambda item: anchors[item.nodeid],
+        "evidence_of": evidence_of,
+        "lanes_of": lambda item: place_events(item.timeline),
         "tests": tests,
-        "columns": [(test, *map(_elide, place_and_name(test))) for test in tests],
+        "columns": [(test, *map(_elide, _place_and_name(test))) for test in tests],
         "rows": _build_matrix(tests),
         "words": sorted(words.items(), key=lambda entry: STATUSES.index(entry[0][0])),
         "meanings": {
             **{each: each.meaning for each in Verdict},
             **{name: check.promise for name, check in CHECKS.items()},
         },
-        "groups": [(each, list(map(Card, each.items))) for each in group_by_cause(report.items)],
-        "tally": _tally,
+        "groups": group_by_cause(report.items),
         "folded": _FOLDED,
     }
 
 
-def _tally(cards: Sequence[Card]) -> str:
-    """Count the folded *cards* of a test."""
-    counts = Counter(card.item.status for card in cards)
-    return ", ".join(f"{counts[each]} {text}" for each, text in _FOLDED.items() if counts[each])
+def _place_and_name(test: str) -> tuple[str, str]:
+    """The file and the class of the id *test*, and its name; "::" may be in its parameters."""
+    name, bracket, parameters = test.partition("[")
+    place, _, name = name.rpartition("::")
+    return place, f"{name}{bracket}{parameters}"
 
 
 def _elide(title: str) -> str:
@@ -153,11 +132,11 @@ def _elide(title: str) -> str:
     return title if len(title) <= _LONGEST_TITLE else f"{title[:half]}…{title[-half:]}"
 
 
-def _build_matrix(tests: dict[str, list[Card]]) -> list[tuple[str, list[Card | None]]]:
-    """The card of each check and test. The check that most tests fail comes first."""
-    checks: dict[str, dict[str, Card]] = {}
-    for test, cards in tests.items():
-        for card in cards:
-            checks.setdefault(card.item.check, {})[test] = card
-    rows = [(check, [found.get(test) for test in tests]) for check, found in checks.items()]
-    return sorted(rows, key=lambda row: -count_failures(card.item for card in row[1] if card))
+def _build_matrix(tests: dict[str, list[Item]]) -> list[tuple[str, list[Item | None]]]:
+    """The item of each check and test. The check that most tests fail comes first."""
+    checks: dict[str, dict[str, Item]] = {}
+    for test, items in tests.items():
+        for item in items:
+            checks.setdefault(item.check, {})[test] = item
+    rows = sorted(checks.items(), key=lambda row: -count_failures(row[1].values()))
+    return [(check, [found.get(test) for test in tests]) for check, found in rows]
