@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import functools
 import os
 import sys
 from collections.abc import Callable
+from typing import Any
 
-from pytest_dataloader_faults._engine.fake import require_real_functions
 from pytest_dataloader_faults._engine.system import proc
 from pytest_dataloader_faults._engine.system.processes import fork, reap, run_in_child
-from pytest_dataloader_faults.exceptions import EngineUnavailableError
+from pytest_dataloader_faults.exceptions import EngineUnavailableError, InvalidArgumentError
 
 _ELSEWHERE = (
     "it requires Linux, and this is {}. Run these tests on Linux (in CI, in a container or in a"
@@ -31,6 +32,27 @@ _NO_ANSWER = "two processes that tried it exited, or were stopped, before they h
 
 def _named(number: int | None) -> str:
     return f"[{errno.errorcode.get(number or 0, 'error')}, Linux {os.uname().release}]"
+
+
+def patcher() -> Any:
+    """The patcher of pyfakefs, if it is at work in this process; else None."""
+    unittest = sys.modules.get("pyfakefs.fake_filesystem_unittest")
+    current = getattr(getattr(unittest, "Patcher", None), "PATCHER", None)
+    return current if current is not None and current.is_patching else None
+
+
+scopes_with_workers: list[contextlib.ExitStack] = []
+"""The open scopes in which pyfakefs leaves our own functions, and those of loaders, as they are."""
+
+
+def require_real_functions() -> None:
+    """Raise an error if pyfakefs has replaced the functions that start and watch processes."""
+    if not scopes_with_workers and patcher() is not None:
+        message = (
+            "pyfakefs is already active, and has replaced the functions that start and watch"
+            " processes. Enter FakeDatasetFs before the Patcher, or use it instead of the Patcher"
+        )
+        raise InvalidArgumentError(message)
 
 
 def _probe_in_child() -> str:

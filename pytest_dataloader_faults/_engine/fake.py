@@ -7,7 +7,6 @@ redirects the path calls of its workers there. They see these files however they
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import os
 import stat
@@ -18,7 +17,7 @@ from dataclasses import dataclass
 from multiprocessing.util import get_temp_dir
 from typing import Any
 
-from pytest_dataloader_faults.exceptions import InvalidArgumentError
+from pytest_dataloader_faults._engine import patcher
 from pytest_dataloader_faults.faults.globs import is_below
 
 # Some facts about what is redirected. A worker needs real files too: its modules, sockets and
@@ -30,31 +29,10 @@ _MOST_LINKS = 40
 _OF_KERNEL = ("/dev", "/proc", "/sys")
 
 
-def patcher() -> Any:
-    """The patcher of pyfakefs, if it is at work in this process; else None."""
-    unittest = sys.modules.get("pyfakefs.fake_filesystem_unittest")
-    current = getattr(getattr(unittest, "Patcher", None), "PATCHER", None)
-    return current if current is not None and current.is_patching else None
-
-
 def fake_files() -> Any:
     """The fake file system that this process sees in the place of the real one; else None."""
     current = patcher()
     return None if current is None else current.fs
-
-
-scopes_with_workers: list[contextlib.ExitStack] = []
-"""The open scopes in which pyfakefs leaves our own functions, and those of loaders, as they are."""
-
-
-def require_real_functions() -> None:
-    """Raise an error if pyfakefs has replaced the functions that start and watch processes."""
-    if not scopes_with_workers and patcher() is not None:
-        message = (
-            "pyfakefs is already active, and has replaced the functions that start and watch"
-            " processes. Enter FakeDatasetFs before the Patcher, or use it instead of the Patcher"
-        )
-        raise InvalidArgumentError(message)
 
 
 @dataclass(frozen=True, eq=False)

@@ -23,12 +23,13 @@ from multiprocessing.reduction import ForkingPickler
 from multiprocessing.util import get_temp_dir
 from typing import TYPE_CHECKING, Any
 
-from pytest_dataloader_faults._engine import require_engine, unavailable
-from pytest_dataloader_faults._engine.fake import (
-    fake_files,
+from pytest_dataloader_faults._engine import (
+    require_engine,
     require_real_functions,
     scopes_with_workers,
+    unavailable,
 )
+from pytest_dataloader_faults._engine.fake import fake_files
 from pytest_dataloader_faults._engine.scope import open_scope
 from pytest_dataloader_faults._engine.system.imports import import_late_modules
 
