@@ -33,9 +33,7 @@ def test_the_first_check_says_how_long_all_will_take(suite):
     suite.pytester.makepyfile(slow_library="import time; time.sleep(2)")
     result = suite.run(SLOW)
     assert result.ret == pytest.ExitCode.INTERRUPTED
-    line = (
-        "dataloader-faults: test_inner.py::test_slow: 2? checks will take about * s, * s of it to"
-    )
+    line = "dataloader-faults: test_inner.py::test_slow: 2? checks will take about * s, * s of it"
     result.stdout.fnmatch_lines([f"{line} to import slow_library, which the test's module should*"])
 
 
