@@ -33,7 +33,7 @@ from pytest_dataloader_faults.outcomes.text import call_in_lines
 from pytest_dataloader_faults.steps import TrialOptions, run_epochs
 
 if TYPE_CHECKING:
-    from pytest_dataloader_faults.strategies import DataFiles
+    from pytest_dataloader_faults.strategies.choices import DataFiles
 
 VIOLATIONS: dict[Verdict, type[CheckFailedError]] = {
     verdict: type(
@@ -78,7 +78,7 @@ class Survey:
     @cached_property
     def files(self) -> DataFiles:
         """What can fail."""
-        from pytest_dataloader_faults.strategies import DataFiles
+        from pytest_dataloader_faults.strategies.choices import DataFiles
 
         return DataFiles.of(self._workload, self._fault_free_run.reference.sample_count)
 

@@ -28,7 +28,8 @@ from pytest_dataloader_faults.outcomes.results import Exploration
 from pytest_dataloader_faults.outcomes.text import pluralize
 from pytest_dataloader_faults.search import _assertion
 from pytest_dataloader_faults.search._assertion import Survey, is_violation
-from pytest_dataloader_faults.strategies import TRANSIENT_ERRORS, DataFiles
+from pytest_dataloader_faults.strategies import TRANSIENT_ERRORS
+from pytest_dataloader_faults.strategies.choices import DataFiles
 
 Loader = Mapping[str, Any] | st.SearchStrategy[dict[str, Any]] | None
 

@@ -19,13 +19,9 @@ all faults are plain dataclasses, which reject invalid values.
 from __future__ import annotations
 
 import errno
-import glob
 import itertools
-import math
-from collections import defaultdict
-from collections.abc import Collection, Hashable, Iterable, Mapping
-from dataclasses import dataclass, field, replace
-from functools import lru_cache
+from collections.abc import Hashable, Iterable, Mapping
+from dataclasses import replace
 from signal import Signals
 from typing import Any, TypeAlias
 
@@ -33,24 +29,20 @@ from hypothesis import strategies as st
 from hypothesis.errors import InvalidArgument
 
 from pytest_dataloader_faults import faults as vocabulary
-from pytest_dataloader_faults._arguments import COUNT, FLAG, ArgumentRule, choose_arguments, ints
-from pytest_dataloader_faults._settings import Files as Globs
-from pytest_dataloader_faults._settings import parse_globs
-from pytest_dataloader_faults.battery.targets import path_of, portable_globs
-from pytest_dataloader_faults.battery.workload import Workload
-from pytest_dataloader_faults.exceptions import InvalidArgumentError
+from pytest_dataloader_faults._arguments import COUNT, FLAG, ints
 from pytest_dataloader_faults.faults import KINDS, Fault
-from pytest_dataloader_faults.faults.base import Place, default_path
-from pytest_dataloader_faults.faults.globs import is_address
+from pytest_dataloader_faults.faults.base import default_path
+from pytest_dataloader_faults.strategies import choices
+from pytest_dataloader_faults.strategies.choices import Files
 
-__all__ = ("DataFiles", "fault_schedules", "faults", "loader_options")
+__all__ = ("fault_schedules", "faults", "loader_options")
 
 
 Kinds = Iterable[type[Fault]]
 Domains: TypeAlias = Mapping[str, tuple[Hashable, ...]]
 Transient: TypeAlias = vocabulary.OpenError | vocabulary.ReadError
 
-DEFAULT_KINDS: tuple[type[Fault], ...] = (
+_FIRST: tuple[type[Fault], ...] = (
     vocabulary.OpenError,
     vocabulary.ReadError,
     vocabulary.ShortRead,
@@ -60,14 +52,17 @@ DEFAULT_KINDS: tuple[type[Fault], ...] = (
     vocabulary.ClosedDescriptor,
     vocabulary.DescriptorExhaustion,
     vocabulary.WorkerExited,
+)
+"""The kinds that examples shrink to, the simplest first."""
+DEFAULT_KINDS: tuple[type[Fault], ...] = (
+    *_FIRST,
     vocabulary.WriteError,
     vocabulary.ShortWrite,
     vocabulary.ConnectError,
     vocabulary.ConnectionReset,
     vocabulary.HttpError,
 )
-"""The faults that a healthy dataset survives, or fails from cleanly, with any loader. Examples
-shrink to the first ones, which are the simplest."""
+"""The faults that a healthy dataset survives, or fails from cleanly, with any loader."""
 
 _FEW = (1, 2, 3)
 """Values of *times* for faults that take time whenever they fire."""
@@ -161,9 +156,9 @@ def fault_schedules(
         max_workers: The maximum number of workers of the loader.
 
     """
-    _require(ints(0), min_faults=min_faults)
-    _require(ints(max(1, min_faults)), max_faults=max_faults)
-    data = _data_files(files)
+    choices.require(ints(0), min_faults=min_faults)
+    choices.require(ints(max(1, min_faults)), max_faults=max_faults)
+    data = choices.data_files(files)
     if counts_by_path := {**data.count("opens"), **data.count("reads")}:
         paths = [*counts_by_path]
         data = replace(data, focus=draw(st.sampled_from([*paths, *paths[:_EARLY]])))
@@ -172,7 +167,7 @@ def fault_schedules(
     return tuple(draw(st.lists(any_fault, min_size=min_size, max_size=max_size)))
 
 
-def _sizes(files: DataFiles, min_faults: int, max_faults: int) -> list[tuple[int, int]]:
+def _sizes(files: choices.DataFiles, min_faults: int, max_faults: int) -> list[tuple[int, int]]:
     """The minimum and maximum number of faults of a schedule, simplest first.
 
     After an error that ends the epoch, further faults do not fire. So several faults are worth a
@@ -187,10 +182,10 @@ def _sizes(files: DataFiles, min_faults: int, max_faults: int) -> list[tuple[int
 
 
 def _fault_strategy(files: Files, kinds: Kinds, max_workers: int) -> st.SearchStrategy[Fault]:
-    chosen: list[type[Fault]] = choose_arguments(KINDS.values(), InvalidArgument, kinds=kinds)
-    _require(COUNT, max_workers=max_workers)
-    data = _data_files(files)
-    possible = [each for each in chosen if not each.operation or _count_operations(data, each)]
+    chosen: list[type[Fault]] = choices.require_some(list(KINDS.values()), kinds=kinds)
+    choices.require(COUNT, max_workers=max_workers)
+    data = choices.data_files(files)
+    possible = [kind for kind in chosen if _can_occur(kind, data)]
     if not possible:
         message = f"kinds={chosen!r} must have a fault that can occur in files={files!r}"
         raise InvalidArgument(message)
@@ -205,7 +200,7 @@ def _fault_strategy(files: Files, kinds: Kinds, max_workers: int) -> st.SearchSt
 @st.composite
 def _sort_strategy(
     draw: st.DrawFn,
-    files: DataFiles,
+    files: choices.DataFiles,
     sorts: tuple[type[Fault] | Transient, ...],
     max_workers: int,
 ) -> Fault:
@@ -221,7 +216,13 @@ def _sort_strategy(
     return draw(_operation_fault(type(sort), drawn, replace(files, epochs=1), max_workers))
 
 
-def _kind_strategy(kind: type[Any], files: DataFiles, max_workers: int) -> st.SearchStrategy[Fault]:
+def _can_occur(kind: type[Fault], files: choices.DataFiles) -> bool:
+    return not kind.operation or bool(choices.count_operations(files, kind))
+
+
+def _kind_strategy(
+    kind: type[Any], files: choices.DataFiles, max_workers: int
+) -> st.SearchStrategy[Fault]:
     drawn = _DRAWN.get(kind, {})
     if default_path(kind) is not None:
         return _operation_fault(kind, drawn, files, max_workers)
@@ -232,20 +233,22 @@ def _kind_strategy(kind: type[Any], files: DataFiles, max_workers: int) -> st.Se
         # pass the batch: the loader waits forever, regardless of the dataset.
         workers = st.sampled_from((None, *_single_workers(max_workers)))
         return st.builds(vocabulary.DescriptorExhaustion, workers=workers)
-    count = sum(_count_operations(files, kind).values()) if kind.operation else _NTH
+    count = sum(choices.count_operations(files, kind).values()) if kind.operation else _NTH
     arguments = {name: st.sampled_from(values) for name, values in drawn.items()}
     return st.builds(kind, nth=st.integers(1, count), **arguments)
 
 
 @st.composite
 def _operation_fault(
-    draw: st.DrawFn, kind: type[Any], drawn: Domains, files: DataFiles, max_workers: int
+    draw: st.DrawFn, kind: type[Any], drawn: Domains, files: choices.DataFiles, max_workers: int
 ) -> Fault:
-    path, in_epoch = draw(_operations(files, kind))
-    nth = {"nth": draw(_nth_of(in_epoch, files.epochs))} if hasattr(kind, "nth") else {}
+    target = draw(choices.operations(files, kind))
+    nth = {"nth": draw(choices.nth_of(target))} if hasattr(kind, "nth") else {}
     single = _single_workers(max_workers)
     workers = (*[None] * 2 * len(single), *single) or (None,)  # All workers, mostly.
-    fault: Fault = kind(path=path, **nth, **draw(_combinations(**drawn, workers=workers)))
+    fault: Fault = kind(
+        path=target.path, **nth, **draw(choices.combinations(**drawn, workers=workers))
+    )
     return fault
 
 
@@ -255,14 +258,21 @@ def _single_workers(max_workers: int) -> tuple[tuple[int, ...], ...]:
 
 
 @st.composite
-def _batch_fault(draw: st.DrawFn, kind: type[Any], files: DataFiles, max_workers: int) -> Fault:
+def _batch_fault(
+    draw: st.DrawFn, kind: type[Any], files: choices.DataFiles, max_workers: int
+) -> Fault:
     """In worker 0 or another, more often at its second batch, because the first may leave state."""
     last_batch = max(1, files.batches * files.epochs)
     at = draw(st.sampled_from([*range(1, last_batch + 1), min(2, last_batch)]))
-    domains = dict(_DRAWN.get(kind, {}))
-    domains["worker"] = (*range(max_workers), None) if max_workers > 1 else (0,)
-    fault: Fault = kind(at=at, **draw(_combinations(**domains)))
+    domains = {**_DRAWN.get(kind, {})}
+    if hasattr(kind, "worker"):
+        domains["worker"] = (*range(max_workers), None) if max_workers > 1 else (0,)
+    fault: Fault = kind(at=at, **draw(choices.combinations(**domains)))
     return fault
+
+
+_LONG_LIVED = ("persistent_workers",) * 2
+"""Likelier than not, because a worker of several epochs can keep more state."""
 
 
 @st.composite
@@ -288,14 +298,13 @@ def loader_options(
             cannot be shuffled.
 
     """
-    _require(ints(0), min_workers=min_workers)
-    _require(ints(max(1, min_workers)), max_workers=max_workers)
-    _require(COUNT, max_batch_size=max_batch_size)
+    choices.require(ints(0), min_workers=min_workers)
+    choices.require(ints(max(1, min_workers)), max_workers=max_workers)
+    choices.require(COUNT, max_batch_size=max_batch_size)
     methods: list[Any] = [None]
     if start_methods is not None:
-        names = ("fork", "spawn", "forkserver")
-        methods = choose_arguments(names, InvalidArgument, start_methods=start_methods)
-    _require(FLAG, shuffle=shuffle)
+        methods = choices.require_some(("fork", "spawn", "forkserver"), start_methods=start_methods)
+    choices.require(FLAG, shuffle=shuffle)
     workers = draw(st.sampled_from(range(min_workers, max_workers + 1)))
     options: dict[str, Any] = {"num_workers": workers}
     usual = min(4, max_batch_size)  # What trials have by default; the others shrink to it.
@@ -305,195 +314,10 @@ def loader_options(
     if shuffle and draw(st.sampled_from([None, "shuffle"])):
         options["shuffle"] = True
     if workers:
-        # Likelier than not, because a worker of several epochs can keep more state.
-        if draw(st.sampled_from([None, *["persistent_workers"] * 2])):
+        if draw(st.sampled_from([None, *_LONG_LIVED])):
             options["persistent_workers"] = True
         if prefetch := draw(st.sampled_from([None, *range(1, 5)])):
             options["prefetch_factor"] = prefetch
         if method := draw(st.sampled_from(methods)):
             options["multiprocessing_context"] = method
     return options
-
-
-# Many small choices are one, so that a failing example is shrunk in few trials.
-#
-# Some facts about shrinking. Hypothesis shrinks the sequence of choices that drew an example: it
-# makes the sequence shorter, then each choice smaller. One step removes at most five consecutive
-# choices, and each step is a trial of a few tenths of a second. So a fault that is drawn by seven
-# choices cannot be removed from a list of faults, but one that is drawn by four can be removed in
-# one step. Therefore all arguments of a fault, except for its file and its operation, are one
-# choice among all their combinations, ordered by how much they differ from the simplest.
-#
-# Two choices remain: the file that the fault hits, and the operation on it.
-
-
-def _require(rule: ArgumentRule, **arguments: Any) -> None:
-    """Raise Hypothesis' InvalidArgument for *arguments* that *rule* does not allow."""
-    for name, value in arguments.items():
-        rule.check(name, value, error=InvalidArgument)
-
-
-@lru_cache
-def _combinations(**domains: tuple[Hashable, ...]) -> st.SearchStrategy[dict[str, Any]]:
-    """A value for each of *domains*, by name, drawn together; shrinks to the first of each."""
-    places = itertools.product(*(range(len(values)) for values in domains.values()))
-    simplest_first = sorted(places, key=lambda positions: (sum(map(bool, positions)), positions))
-    choices = [
-        {
-            name: values[place]
-            for (name, values), place in zip(domains.items(), positions, strict=True)
-        }
-        for positions in simplest_first
-    ]
-    return st.sampled_from(choices)
-
-
-def _operations_on(glob: str | None = None) -> tuple[str, ...]:
-    """What workers may do to paths, named as by ``Fault.operation``.
-
-    *glob*: only to what it matches. Whether they change a file, it does not say.
-    """
-    kinds = [each for each in KINDS.values() if each.operation and default_path(each)]
-    if glob is not None:
-        readers = (each for each in kinds if each.happens_in & Place.OF_READERS)
-        kinds = [
-            each for each in readers if is_address(str(default_path(each))) == is_address(glob)
-        ]
-    return tuple(dict.fromkeys(each.operation for each in kinds))
-
-
-Path: TypeAlias = str | tuple[str, ...]
-_OF_SOURCES: tuple[str, ...] = ("opens", "reads")
-"""Operations of which a glob for all files means those of either: some are open before."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class DataFiles:
-    """What a dataset uses, as globs, in alphabetical order.
-
-    The glob of a file is the end of its path, such as ``"*/03.rec"``, if that matches only one
-    file. So a schedule stays valid if the data is in another folder, such as another ``tmp_path``.
-
-    Attributes:
-        counts: By operation, as faults name theirs: how often one worker does it in an epoch to
-            each file, folder or connection. Mapping a file counts as one read.
-        together: By operation, a glob, or globs, for all of these together.
-        batches: How many batches one worker makes in an epoch.
-        samples: How many samples the dataset has.
-        workers: How many workers share the files.
-        epochs: How many epochs a worker lives for.
-        focus: The only file that single-file faults hit; by default each file.
-        tolerated_errors: Transient errors that the dataset survives; None if unknown.
-    """
-
-    counts: Mapping[str, Mapping[str, int]]
-    together: Mapping[str, Path] = field(default_factory=dict)
-    batches: int = 4
-    samples: int = 16
-    workers: int = 1
-    epochs: int = 1
-    focus: str | None = None
-    tolerated_errors: tuple[Transient, ...] | None = None
-
-    @classmethod
-    def of(cls, workload: Workload, samples: int) -> DataFiles:
-        """The files of *workload*, for a dataset with this many *samples*."""
-        by_path = {each: workload.count_per_file(each) for each in _operations_on()}
-        sources = {path for each in _OF_SOURCES for path in by_path[each]}
-        counts: dict[str, Mapping[str, int]] = {}
-        together: dict[str, Path] = {}
-        for operation, path_counts in by_path.items():
-            paths = sources if operation in _OF_SOURCES else {*path_counts}
-            names, all_paths = _name_paths(paths, workload, operation)
-            counts[operation] = {names[path]: count for path, count in path_counts.items()}
-            together[operation] = all_paths
-        starts = workload.count_busiest("starts")
-        return cls(
-            counts={**counts, "starts": {"": starts} if starts else {}},
-            together=together,
-            batches=max((each.fetches for each in workload.fault_free.workers), default=0) or 1,
-            samples=samples,
-        )
-
-    def count(self, operation: str) -> Mapping[str, int]:
-        """How often one worker does *operation* in an epoch, by glob."""
-        return self.counts.get(operation, {})
-
-    def for_loader(self, loader: Mapping[str, Any], epochs: int) -> DataFiles:
-        """These files, for the workers of a *loader* that runs this many *epochs*."""
-        workers = max(1, loader.get("num_workers", 1))
-        size = loader.get("batch_size")
-        batches = math.ceil(self.samples / size) if size else self.batches
-        return replace(
-            self,
-            batches=math.ceil(batches / workers),
-            workers=workers,
-            epochs=epochs if loader.get("persistent_workers") else 1,
-        )
-
-
-Files: TypeAlias = DataFiles | Globs | None
-"""The argument ``files`` of strategies."""
-
-
-def _name_paths(
-    paths: Collection[str], workload: Workload, operation: str
-) -> tuple[dict[str, str], Path]:
-    """A glob for each of *paths*, and one or several for all of them together."""
-    if workload.known_paths.issuperset(paths):
-        return portable_globs(sorted(paths), workload.known_paths)
-    return {path: glob.escape(path) for path in paths}, workload.path_of(operation)
-
-
-def _nth_of(in_epoch: int, epochs: int) -> st.SearchStrategy[int]:
-    """The number of an operation that a worker does *in_epoch* times in each of *epochs*.
-
-    The first one of an epoch is as likely as all others together.
-
-    If a worker runs several epochs, the second is likelier, because it shows what the first left
-    behind. The numbers alternate, so that a choice means the same if there are more operations.
-    """
-    second, in_all = in_epoch + 1, in_epoch * epochs
-    firsts = itertools.cycle([second, second, 1] if second <= in_all else [1])
-    later = range(2, in_all + 1)
-    return st.sampled_from([1, *(nth for each in later for nth in (each, next(firsts)))])
-
-
-def _data_files(files: Files) -> DataFiles:
-    """*files* as ``DataFiles``; for globs, the number of operations is a guess."""
-    if isinstance(files, DataFiles):
-        return files
-    try:
-        globs = parse_globs(files)
-    except InvalidArgumentError as error:
-        raise InvalidArgument(str(error)) from error
-    counts: defaultdict[str, dict[str, int]] = defaultdict(dict)
-    for each in globs:
-        for operation in _operations_on(each):
-            counts[operation][each] = _NTH
-    together = {operation: path_of(tuple(paths)) for operation, paths in counts.items()}
-    return DataFiles(counts={**counts, "starts": {"": _NTH}}, together=together)
-
-
-def _count_operations(files: DataFiles, kind: type[Fault]) -> Mapping[str, int]:
-    """How often a worker does what faults of *kind* are about in an epoch, by glob."""
-    if kind is vocabulary.ClosedDescriptor:  # The descriptor may be inherited.
-        opens = files.count("opens")
-        return {path: max(1, opens.get(path, 0)) for path in files.count("reads")}
-    return files.count(kind.operation)
-
-
-def _operations(files: DataFiles, kind: type[Fault]) -> st.SearchStrategy[tuple[Path, int]]:
-    """One of the files that faults of *kind* can hit, or all of them. Shrinks to the first file.
-
-    Also how often a worker opens or reads it, or all of them, in one epoch.
-    """
-    each_count = _count_operations(files, kind)
-    paths = [path for path in each_count if path == files.focus] or [*each_count]
-    targets: list[tuple[Path, int]] = [(path, each_count[path]) for path in paths]
-    share = math.ceil(sum(each_count.values()) / files.workers)
-    all_files = files.together.get(kind.operation) or "*", share
-    # One file is likelier than all files. This is one list because a choice between two strategies
-    # would shrink to the one that does not make a choice.
-    once = [*targets, *[all_files] * len(targets)] if all_files[0] != paths[0] else targets
-    return st.sampled_from([*once, *targets, *targets])
