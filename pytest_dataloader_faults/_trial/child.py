@@ -1,11 +1,4 @@
-"""The two processes of a trial, from before the fork on [runs in pytest, the warden and the trial].
-
-Some facts about a process forked from pytest. It has pytest's capture on its standard streams,
-pytest's faulthandler, its multiprocessing helpers and their descriptors, and every buffer that was
-not flushed. It must not print into that capture, and must not use those helpers: a forkserver that
-it shared with pytest would start its workers outside of the trial's tree, and a tensor that it
-sends to a worker, as an index, would be looked for in pytest. And it must never return.
-"""
+"""The processes of a trial, from before the fork on [runs in pytest, the warden and the trial]."""
 
 from __future__ import annotations
 
@@ -45,6 +38,12 @@ from pytest_dataloader_faults._trial.process.warden import run_under_deadline
 from pytest_dataloader_faults._trial.run import run
 from pytest_dataloader_faults.exceptions import HarnessError
 from pytest_dataloader_faults.faults.globs import package_folders
+
+# Some facts about a process forked from pytest. It has pytest's capture on its standard streams,
+# pytest's faulthandler, its multiprocessing helpers and their descriptors, and every buffer that
+# was not flushed. It must not print into that capture, and must not use those helpers: a forkserver
+# that it shared with pytest would start its workers outside of the trial's tree, and a tensor that
+# it sends to a worker, as an index, would be looked for in pytest. And it must never return.
 
 
 def preload() -> None:

@@ -1,18 +1,4 @@
-"""Drive a DataLoader: start epochs, take batches, record how its workers end [in a trial].
-
-Some facts about waiting for a worker. ``Process.join(timeout)`` first waits, for that long, for the
-sentinel: the end of a pipe that the kernel closes with the worker. Then it waits by waitpid(2) for
-as long as it takes. A forked worker that becomes another program by exec(2) closes the pipe and
-lives on under the same pid; so does one that closes every descriptor. torch ends its workers by
-``join`` with a timeout, and sends SIGTERM to those that are still alive afterwards: that never
-happens here. A pidfd shows when the process itself has ended. The exit code of a fork server's
-worker arrives through the sentinel, a moment later.
-
-Some facts about a pass in a child. Workers that start cost a fifth of a trial. What a pass opens in
-the trial's own process would look like a leak, and a library that is used there for the first time
-would be shared by later workers. An error in the child may come from the missing worker, so that
-the whole trial is then run again, and its recovery has workers.
-"""
+"""Drive a DataLoader: start epochs, take batches, record how its workers end [in a trial]."""
 
 from __future__ import annotations
 
@@ -61,6 +47,20 @@ from pytest_dataloader_faults.outcomes import LoaderFacts, Pass, Phase, Raised, 
 from pytest_dataloader_faults.outcomes.chains import origin_of, shorten_chain
 from pytest_dataloader_faults.outcomes.stages import START
 from pytest_dataloader_faults.outcomes.text import text_or_error
+
+# Some facts about waiting for a worker. ``Process.join(timeout)`` first waits, for that long, for
+# the sentinel: the end of a pipe that the kernel closes with the worker. Then it waits by
+# waitpid(2) for as long as it takes. A forked worker that becomes another program by exec(2) closes
+# the pipe and lives on under the same pid; so does one that closes every descriptor. torch ends its
+# workers by ``join`` with a timeout, and sends SIGTERM to those that are still alive afterwards:
+# that never happens here. A pidfd shows when the process itself has ended. The exit code of a fork
+# server's worker arrives through the sentinel, a moment later.
+#
+# Some facts about a pass in a child. Workers that start cost a fifth of a trial. What a pass opens
+# in the trial's own process would look like a leak, and a library that is used there for the first
+# time would be shared by later workers. An error in the child may come from the missing worker, so
+# that the whole trial is then run again, and its recovery has workers.
+
 
 CALLS_USER_CODE = ("start", "_start_iterator", "take")
 

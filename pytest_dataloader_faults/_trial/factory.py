@@ -1,11 +1,4 @@
-"""What users pass: a factory, the folder that it may need, or several loaders together.
-
-Some facts about what people pass. A LightningDataModule has a method for each of its loaders, and
-each may return one loader, several or none. Its trainer calls ``prepare_data`` and ``setup``
-before. The base class has each of these methods as well, and those raise. A ``CombinedLoader`` has
-its loaders in ``iterables``, a ``DatasetDict`` is a dict. But a list of samples is also a dataset,
-and so may be a dict: only what has nothing but loaders and datasets in it is taken apart.
-"""
+"""What users pass: a factory, the folder that it may need, or several loaders together."""
 
 from __future__ import annotations
 
@@ -36,6 +29,14 @@ from pytest_dataloader_faults.outcomes.text import (
     pluralize,
     text_of,
 )
+
+# Some facts about what people pass. A LightningDataModule has a method for each of its loaders, and
+# each may return one loader, several or none. Its trainer calls ``prepare_data`` and ``setup``
+# before. The base class has each of these methods as well, and those raise. A ``CombinedLoader``
+# has its loaders in ``iterables``, a ``DatasetDict`` is a dict. But a list of samples is also a
+# dataset, and so may be a dict: only what has nothing but loaders and datasets in it is taken
+# apart.
+
 
 CALLS_USER_CODE = True
 

@@ -22,9 +22,6 @@ Event                  When                                           Who reads 
 =====================  =============================================  ==========================
 
 The supervisor writes what ``_engine/protocol.py`` lists under "To the journal".
-
-Some facts about the clock. Python's time.monotonic() reads CLOCK_MONOTONIC, which is one for all
-processes of a machine. So times from several processes can be put in order.
 """
 
 from __future__ import annotations
@@ -84,6 +81,10 @@ from pytest_dataloader_faults.outcomes.text import (
     sort_for_reader,
 )
 from pytest_dataloader_faults.wire import Note
+
+# Some facts about the clock. Python's time.monotonic() reads CLOCK_MONOTONIC, which is one for all
+# processes of a machine. So times from several processes can be put in order.
+
 
 LOADER, HARNESS, OTHERS = "loader", "harness", "others"
 """Whose time passes: the loader's, the trial's own, or that of the other jobs it waits for."""

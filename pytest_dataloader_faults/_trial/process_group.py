@@ -1,16 +1,4 @@
-"""What makes a process a rank: its process group, its samples, and its collectives [in a trial].
-
-Some facts about process groups. A script calls ``init_process_group()`` once, and a second call
-raises. A factory may be written for a script that has called it, or may call it itself, by env://
-from the variables that torchrun sets. So a group is there when the factory is called, and the first
-call of the factory's own replaces that group. All groups of a trial find their members by one
-``FileStore`` on an anonymous file, which the ranks inherit: ranks do not listen on MASTER_PORT,
-which another program may have taken. gloo connects by the loopback interface.
-
-The harness's collectives have their own group, or they would mix with those of the dataset. A rank
-that runs out of batches announces that in a collective, which a training job would not join. So the
-others know without a deadline that they would wait forever.
-"""
+"""What makes a process a rank: its process group, its samples, and its collectives [in a trial]."""
 
 from __future__ import annotations
 
@@ -36,6 +24,18 @@ from pytest_dataloader_faults._trial.journal import (
 )
 from pytest_dataloader_faults.exceptions import UnusableDatasetError, UnusableEnvironmentError
 from pytest_dataloader_faults.outcomes.stages import Absence, EpochsApart, Position, Reason
+
+# Some facts about process groups. A script calls ``init_process_group()`` once, and a second call
+# raises. A factory may be written for a script that has called it, or may call it itself, by env://
+# from the variables that torchrun sets. So a group is there when the factory is called, and the
+# first call of the factory's own replaces that group. All groups of a trial find their members by
+# one ``FileStore`` on an anonymous file, which the ranks inherit: ranks do not listen on
+# MASTER_PORT, which another program may have taken. gloo connects by the loopback interface.
+#
+# The harness's collectives have their own group, or they would mix with those of the dataset. A
+# rank that runs out of batches announces that in a collective, which a training job would not join.
+# So the others know without a deadline that they would wait forever.
+
 
 CALLS_USER_CODE = True
 

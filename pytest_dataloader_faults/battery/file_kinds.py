@@ -1,15 +1,4 @@
-"""Which of the files that workers use are of one kind, such as images and their masks. Pure.
-
-Some facts about kinds of files. A dataset that reads an index first never reads a shard if the
-index cannot be read. If a fault hit all files at once, each trial would end at the index, and the
-effect of a damaged shard would remain unknown. Files do not say what they are for. But files with
-the same purpose have the same extension. Images and their masks are in two folders, under the
-same names. The names of a shard's arrays differ in more than the number of the shard. An index
-without a separate extension is read by every worker, while other files are read for one sample. If
-several files are, because a file has several samples, the index is opened for each of them, or its
-name is the only one without a number.
-Names can also be arbitrary, such as those of people: then there are many, with one file each.
-"""
+"""Which of the files that workers use are of one kind, such as images and their masks. Pure."""
 
 from __future__ import annotations
 
@@ -20,6 +9,17 @@ from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 
 from pytest_dataloader_faults.outcomes import FileCounts
 from pytest_dataloader_faults.outcomes.text import pluralize
+
+# Some facts about kinds of files. A dataset that reads an index first never reads a shard if the
+# index cannot be read. If a fault hit all files at once, each trial would end at the index, and the
+# effect of a damaged shard would remain unknown. Files do not say what they are for. But files with
+# the same purpose have the same extension. Images and their masks are in two folders, under the
+# same names. The names of a shard's arrays differ in more than the number of the shard. An index
+# without a separate extension is read by every worker, while other files are read for one sample.
+# If several files are, because a file has several samples, the index is opened for each of them, or
+# its name is the only one without a number. Names can also be arbitrary, such as those of people:
+# then there are many, with one file each.
+
 
 _Uses = Mapping[int | None, Mapping[str, FileCounts]]
 """What each worker did to each file."""

@@ -1,9 +1,4 @@
-"""Which files a fault can hit, as globs, which of them change, and where a file could end.
-
-Some facts about files that are truncated and still look complete. A tar archive that ends after a
-member is a valid tar archive, and a text file that ends after a line is a valid text file. A reader
-that reads to the end gets less data without an error.
-"""
+"""Which files a fault can hit, as globs, which of them change, and where a file could end."""
 
 from __future__ import annotations
 
@@ -22,6 +17,10 @@ from pytest_dataloader_faults.exceptions import InvalidArgumentError
 from pytest_dataloader_faults.faults.globs import GlobMatcher, is_below, is_excluded
 from pytest_dataloader_faults.outcomes import Outcome, Reference, WorkerFacts
 from pytest_dataloader_faults.outcomes.text import pluralize, printable
+
+# Some facts about files that are truncated and still look complete. A tar archive that ends after a
+# member is a valid tar archive, and a text file that ends after a line is a valid text file. A
+# reader that reads to the end gets less data without an error.
 
 
 class OwnFolders(NamedTuple):

@@ -1,20 +1,4 @@
-"""What several trials show of one check. Pure.
-
-Some facts about a trial that fails once. A fault fires at the same operation in each trial, but two
-workers are two processes, and either may be first. So a race in the dataset may show in one trial
-and not in the next, and so may a problem of this machine. A failed trial is therefore repeated
-before its check fails. If the second one passes, a third decides: a dataset that fails in two of
-three trials fails the check. One that fails in one of three passes, unless its workers read a file
-through a shared offset, which is known to be a race in the dataset.
-
-Some facts about waits. To provoke races, calls wait until another worker makes such a call as well.
-If it waits for a lock that the first one holds, it never does, and fails if its timeout is shorter,
-though the dataset is healthy. So a trial that fails after waits in vain is repeated without them.
-All others remain, because they may provoke a race elsewhere that the failure hid.
-
-Some facts about orders. If several workers change one file, a race may show only if they open it at
-once, or only if the second one empties what the first one has written. So there is a trial of each.
-"""
+"""What several trials show of one check. Pure."""
 
 from __future__ import annotations
 
@@ -32,6 +16,23 @@ from pytest_dataloader_faults.outcomes.judge.hangs import dataset_lines
 from pytest_dataloader_faults.outcomes.records import Outcome
 from pytest_dataloader_faults.outcomes.results import CheckResult
 from pytest_dataloader_faults.outcomes.text import pluralize
+
+# Some facts about a trial that fails once. A fault fires at the same operation in each trial, but
+# two workers are two processes, and either may be first. So a race in the dataset may show in one
+# trial and not in the next, and so may a problem of this machine. A failed trial is therefore
+# repeated before its check fails. If the second one passes, a third decides: a dataset that fails
+# in two of three trials fails the check. One that fails in one of three passes, unless its workers
+# read a file through a shared offset, which is known to be a race in the dataset.
+#
+# Some facts about waits. To provoke races, calls wait until another worker makes such a call as
+# well. If it waits for a lock that the first one holds, it never does, and fails if its timeout is
+# shorter, though the dataset is healthy. So a trial that fails after waits in vain is repeated
+# without them. All others remain, because they may provoke a race elsewhere that the failure hid.
+#
+# Some facts about orders. If several workers change one file, a race may show only if they open it
+# at once, or only if the second one empties what the first one has written. So there is a trial of
+# each.
+
 
 _MOST_FOR_WAITS = 3
 """The last repeat has no waits at all: each of many files may have one in vain."""

@@ -1,29 +1,4 @@
-"""Deaths of workers, reported to torch only while the loader waits for a batch [in the trial].
-
-Some facts about torch's handler of SIGCHLD. It raises RuntimeError at whatever bytecode the main
-thread has reached when a worker has died (torch/utils/data/_utils/signal_handling.py). If that is
-after ``multiprocessing.Queue.put`` has acquired the lock ``_notempty`` and before the ``with``
-block that would release it, the lock stays acquired, and torch's own ``_shutdown_workers`` waits
-for it forever. If it is a ``try`` block of other code, the error is swallowed. If it is the code of
-a trial, the trial fails instead of the loader. And any handler gives EINTR to calls that a filter
-holds, although the kernel has not started them, which Python does not expect of connect(2).
-
-So a trial has no handler. It does what torch's does, which checks each worker by waitid(2), while
-the loader is in the ``get`` of the queue of batches, and nothing elsewhere: a worker that died
-before is found when the next ``get`` starts. A worker that dies while it sends leaves half a
-message in the pipe, so each read of the pipe waits for the workers' ends as well. With
-``pin_memory`` a thread of torch's reads that pipe. The loader then waits for a queue between
-threads, and looks every few milliseconds.
-
-Some facts about torch's 5 s (``MP_STATUS_CHECK_INTERVAL``). A worker that exits with status 0 is
-not a failure to that handler. The loader misses it for 5 s: then ``get`` raises queue.Empty, and
-the loader looks for workers that are dead but should not be. Here ``get`` waits for the sentinels
-of these workers as well, and raises as soon as one is ready and the queue is empty: the answer is
-the same, only sooner. It does not look every few milliseconds, since a busy machine would keep it
-waiting each time, and its time to wait for a processor counts (see ``process/clock.py``). In the
-same 5 s a worker that received its end must exit, or gets SIGTERM: a healthy one may be in the
-middle of a slow read, so that is not changed.
-"""
+"""Deaths of workers, reported to torch only while the loader waits for a batch [in the trial]."""
 
 from __future__ import annotations
 
@@ -38,6 +13,32 @@ from multiprocessing import connection
 from typing import Any
 
 from torch.utils.data._utils import signal_handling
+
+# Some facts about torch's handler of SIGCHLD. It raises RuntimeError at whatever bytecode the main
+# thread has reached when a worker has died (torch/utils/data/_utils/signal_handling.py). If that is
+# after ``multiprocessing.Queue.put`` has acquired the lock ``_notempty`` and before the ``with``
+# block that would release it, the lock stays acquired, and torch's own ``_shutdown_workers`` waits
+# for it forever. If it is a ``try`` block of other code, the error is swallowed. If it is the code
+# of a trial, the trial fails instead of the loader. And any handler gives EINTR to calls that a
+# filter holds, although the kernel has not started them, which Python does not expect of
+# connect(2).
+#
+# So a trial has no handler. It does what torch's does, which checks each worker by waitid(2), while
+# the loader is in the ``get`` of the queue of batches, and nothing elsewhere: a worker that died
+# before is found when the next ``get`` starts. A worker that dies while it sends leaves half a
+# message in the pipe, so each read of the pipe waits for the workers' ends as well. With
+# ``pin_memory`` a thread of torch's reads that pipe. The loader then waits for a queue between
+# threads, and looks every few milliseconds.
+#
+# Some facts about torch's 5 s (``MP_STATUS_CHECK_INTERVAL``). A worker that exits with status 0 is
+# not a failure to that handler. The loader misses it for 5 s: then ``get`` raises queue.Empty, and
+# the loader looks for workers that are dead but should not be. Here ``get`` waits for the sentinels
+# of these workers as well, and raises as soon as one is ready and the queue is empty: the answer is
+# the same, only sooner. It does not look every few milliseconds, since a busy machine would keep it
+# waiting each time, and its time to wait for a processor counts (see ``process/clock.py``). In the
+# same 5 s a worker that received its end must exit, or gets SIGTERM: a healthy one may be in the
+# middle of a slow read, so that is not changed.
+
 
 CALLS_USER_CODE = True
 

@@ -1,14 +1,4 @@
-"""One fork server for each trial of this process, from a process that has imported torch once.
-
-Some facts about workers that are started by "forkserver". multiprocessing starts its server where
-the first one is needed, which is in each trial again, since a server that pytest had started would
-have its workers outside of the trial's tree. A server that imports torch takes a second. So one
-process, the preloaded one, imports torch once per session, and forks a server for each trial. What
-that server starts is not below the trial's warden: so it has its own keeper, a subreaper, which
-ends all of it once the warden closes a socket or dies. The keeper has the trial's environment
-variables, working directory and limit of descriptors: those of the preloaded process may be old.
-multiprocessing gives a worker the rest (multiprocessing/spawn.py, get_preparation_data).
-"""
+"""One fork server for each trial of this process, from a process that has imported torch once."""
 
 from __future__ import annotations
 
@@ -45,6 +35,17 @@ from pytest_dataloader_faults._engine.system.temporary import (
 )
 from pytest_dataloader_faults._trial.job import Job
 from pytest_dataloader_faults._trial.process.environment import limit_descriptors
+
+# Some facts about workers that are started by "forkserver". multiprocessing starts its server where
+# the first one is needed, which is in each trial again, since a server that pytest had started
+# would have its workers outside of the trial's tree. A server that imports torch takes a second. So
+# one process, the preloaded one, imports torch once per session, and forks a server for each trial.
+# What that server starts is not below the trial's warden: so it has its own keeper, a subreaper,
+# which ends all of it once the warden closes a socket or dies. The keeper has the trial's
+# environment variables, working directory and limit of descriptors: those of the preloaded process
+# may be old. multiprocessing gives a worker the rest (multiprocessing/spawn.py,
+# get_preparation_data).
+
 
 _KEY_LENGTH = 32
 """Bytes; multiprocessing demands this many."""

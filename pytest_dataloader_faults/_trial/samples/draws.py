@@ -2,12 +2,6 @@
 
 A name is an int, or a string that is the same in each process. So samples are compared by what was
 requested, in whatever order it is drawn.
-
-Some facts about what torch does with it. Without automatic batching, the dataset is indexed with
-what was drawn, even if that is a list. With it, what was drawn is iterated over, unless the dataset
-has
-``__getitems__``: that gets it as it is, be it an array or a key of the dataset's own. A worker gets
-a copy, so a dataset may change what it gets.
 """
 
 from __future__ import annotations
@@ -36,6 +30,12 @@ from pytest_dataloader_faults.outcomes.text import format_value
 
 if TYPE_CHECKING:
     from torch.utils.data import DataLoader
+
+# Some facts about what torch does with it. Without automatic batching, the dataset is indexed with
+# what was drawn, even if that is a list. With it, what was drawn is iterated over, unless the
+# dataset has ``__getitems__``: that gets it as it is, be it an array or a key of the dataset's own.
+# A worker gets a copy, so a dataset may change what it gets.
+
 
 CALLS_USER_CODE = True
 

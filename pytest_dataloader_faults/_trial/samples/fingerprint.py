@@ -7,11 +7,6 @@ BLAKE2b, or the value itself if that is shorter; of many zeros it says so.
 A tensor of a subclass is a tensor: a cache, a queue and ``default_collate`` make one of the other.
 A mapping is read by ``items()``. Some refuse iteration, as a TensorDict without a batch dimension,
 or iterate over their batch dimension and not over their keys.
-
-Some facts about bytes that are not content. The padding between the fields of a structured array,
-what a masked array holds where it is masked, and what pickle remembers of objects that are there
-twice (an object that was sent through a queue may contain copies of a shared part) differ between
-equal values. So such values are taken apart rather than dumped.
 """
 
 from __future__ import annotations
@@ -30,6 +25,12 @@ import torch
 from pytest_dataloader_faults._engine.worker.fetch_hooks import ADDRESS
 from pytest_dataloader_faults.outcomes.agreement import MANY, ZEROS, Part
 from pytest_dataloader_faults.outcomes.text import format_value
+
+# Some facts about bytes that are not content. The padding between the fields of a structured array,
+# what a masked array holds where it is masked, and what pickle remembers of objects that are there
+# twice (an object that was sent through a queue may contain copies of a shared part) differ between
+# equal values. So such values are taken apart rather than dumped.
+
 
 CALLS_USER_CODE = True
 

@@ -1,13 +1,6 @@
 """What a pass over a loader delivers, and passes without a fault [in the disposable process].
 
 The judge compares records of samples only, and does not need the samples.
-
-Some facts about what would hide a defect. A dataset may change the samples that it keeps. So only
-the first pass without a fault is made here. The next ones are made by child processes, which have
-the dataset as it was before the first read, as a worker has. A dataset may return the same buffer
-for each sample, so its batches are made of copies. torch's own fetcher makes them, so torch decides
-what a batch is, and whether a dataset has ``__getitems__``, or else the library that has put a
-fetcher of its own in the place of torch's.
 """
 
 from __future__ import annotations
@@ -47,6 +40,14 @@ from pytest_dataloader_faults.outcomes.text import pluralize
 
 if TYPE_CHECKING:
     from torch.utils.data import DataLoader
+
+# Some facts about what would hide a defect. A dataset may change the samples that it keeps. So only
+# the first pass without a fault is made here. The next ones are made by child processes, which have
+# the dataset as it was before the first read, as a worker has. A dataset may return the same buffer
+# for each sample, so its batches are made of copies. torch's own fetcher makes them, so torch
+# decides what a batch is, and whether a dataset has ``__getitems__``, or else the library that has
+# put a fetcher of its own in the place of torch's.
+
 
 CALLS_USER_CODE = True
 

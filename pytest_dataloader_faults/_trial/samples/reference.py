@@ -1,11 +1,6 @@
 """The reference: the samples that a dataset returns without faults [in the disposable process].
 
 A comparison is adapted to what two passes agree on: see ``outcomes/agreement.py``.
-
-Some facts about datasets that only workers can read. A ``worker_init_fn`` may open the handle that
-samples are read from, as many recipes for HDF5 do, and a dataset may refuse to be read by another
-process. A stream may also refuse any number of workers but the one that it was made for, as streams
-of energon do.
 """
 
 from __future__ import annotations
@@ -52,6 +47,12 @@ from pytest_dataloader_faults.outcomes.text import pluralize
 
 if TYPE_CHECKING:
     from torch.utils.data import DataLoader
+
+# Some facts about datasets that only workers can read. A ``worker_init_fn`` may open the handle
+# that samples are read from, as many recipes for HDF5 do, and a dataset may refuse to be read by
+# another process. A stream may also refuse any number of workers but the one that it was made for,
+# as streams of energon do.
+
 
 CALLS_USER_CODE = True
 

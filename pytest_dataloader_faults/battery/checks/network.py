@@ -1,10 +1,4 @@
-"""Checks of what a dataset does if a server refuses, breaks off or fails to answer. Pure.
-
-Some facts about a missing object. 404 and 410 are answers of a server that works: the object does
-not exist, and the next attempt will not find it either. So a dataset may skip the object, raise
-whatever error it has for a missing sample, and remember the answer. But a page, zeros or anything
-else that is no sample of the reference must not take its place.
-"""
+"""Checks of what a dataset does if a server refuses, breaks off or fails to answer. Pure."""
 
 from __future__ import annotations
 
@@ -42,6 +36,12 @@ from pytest_dataloader_faults.outcomes.text import join_some
 
 if TYPE_CHECKING:
     from pytest_dataloader_faults.battery.fault_free_run import FaultFreeRun
+
+# Some facts about a missing object. 404 and 410 are answers of a server that works: the object does
+# not exist, and the next attempt will not find it either. So a dataset may skip the object, raise
+# whatever error it has for a missing sample, and remember the answer. But a page, zeros or anything
+# else that is no sample of the reference must not take its place.
+
 
 _WITHIN = 1024
 """Most HTTP headers are shorter, so this many bytes end within the content."""

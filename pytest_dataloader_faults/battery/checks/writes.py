@@ -5,17 +5,6 @@ files, and must deliver the correct samples.
 
 A dataset may take a lock in its constructor, and on files that it writes itself, such as a cache.
 So faults of locks are armed before the dataset is created, whatever it writes.
-
-Some facts about waiting. Jobs and ranks wait for a lock while another one prepares their files, so
-a wait is no defect, even without a limit. So the other job releases its locks soon. A drive without
-locks never has them. But SQLite tries again after each error of a lock, filelock after most, until
-their own timeout expires, which is up to a minute: 60 s is the default of diskcache.
-
-Some facts about what a lock is for. The kernel does not know which file a lock file protects, and
-its name need not say so: many files next to it are written without it, such as a log. So the
-fault-free run shows it: a process holds the lock during each of its writes to the file. A worker
-that writes a temporary file under a name of its own, and renames it, needs no lock. Neither does
-one that has waited for the lock and holds it by the time it writes.
 """
 
 from __future__ import annotations
@@ -39,6 +28,18 @@ from pytest_dataloader_faults.outcomes.contract import Cause
 from pytest_dataloader_faults.outcomes.records import Outcome
 from pytest_dataloader_faults.outcomes.stages import RECOVERY, Activity
 from pytest_dataloader_faults.steps import run_epochs
+
+# Some facts about waiting. Jobs and ranks wait for a lock while another one prepares their files,
+# so a wait is no defect, even without a limit. So the other job releases its locks soon. A drive
+# without locks never has them. But SQLite tries again after each error of a lock, filelock after
+# most, until their own timeout expires, which is up to a minute: 60 s is the default of diskcache.
+#
+# Some facts about what a lock is for. The kernel does not know which file a lock file protects, and
+# its name need not say so: many files next to it are written without it, such as a log. So the
+# fault-free run shows it: a process holds the lock during each of its writes to the file. A worker
+# that writes a temporary file under a name of its own, and renames it, needs no lock. Neither does
+# one that has waited for the lock and holds it by the time it writes.
+
 
 PARTIAL_FILE = Cause(
     "leaves a partially written file behind",

@@ -1,11 +1,4 @@
-"""How a dataset handles files that were damaged before it was created. Pure.
-
-Some facts about a dataset that counts. Its constructor divides the size of a file by that of a
-record, lists files, or reads an index. In a half-downloaded file it finds half of the samples, and
-the loop over them ends normally, because torch relies on the dataset's length. If an early file is
-skipped, all later samples have different indices. So the number of samples is compared first, and
-if it differs, the samples at each index are not compared.
-"""
+"""How a dataset handles files that were damaged before it was created. Pure."""
 
 from __future__ import annotations
 
@@ -37,6 +30,13 @@ from pytest_dataloader_faults.outcomes.records import Batch, Outcome, Pass
 from pytest_dataloader_faults.outcomes.reference import Reference
 from pytest_dataloader_faults.outcomes.text import is_or_are, pluralize
 from pytest_dataloader_faults.wire import FaultFacts
+
+# Some facts about a dataset that counts. Its constructor divides the size of a file by that of a
+# record, lists files, or reads an index. In a half-downloaded file it finds half of the samples,
+# and the loop over them ends normally, because torch relies on the dataset's length. If an early
+# file is skipped, all later samples have different indices. So the number of samples is compared
+# first, and if it differs, the samples at each index are not compared.
+
 
 _DESCRIPTIONS: dict[type[Fault], str] = {
     OpenError: "cannot be opened",

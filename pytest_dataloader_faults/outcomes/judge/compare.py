@@ -6,10 +6,6 @@ batch that cannot be split counts as one sample; its key is the tuple of its ind
 a stream have no keys, and their order depends on the workers, so they are counted.
 
 A contract may allow more, but only for what a fault has hit.
-
-Some facts about a stream that makes its own batches. Each worker fills batches from its own shards,
-in any order, so the batches differ if there are more workers, or if a shard is skipped: all of
-their rows are in the reference, but none of the batches.
 """
 
 from __future__ import annotations
@@ -28,6 +24,11 @@ from pytest_dataloader_faults.outcomes.records import Batch, Outcome, Pass
 from pytest_dataloader_faults.outcomes.reference import Reference
 from pytest_dataloader_faults.outcomes.text import is_or_are, join_some, pluralize, was_or_were
 from pytest_dataloader_faults.wire import Firing
+
+# Some facts about a stream that makes its own batches. Each worker fills batches from its own
+# shards, in any order, so the batches differ if there are more workers, or if a shard is skipped:
+# all of their rows are in the reference, but none of the batches.
+
 
 _SHOWN, _RANGE = 5, 3
 """How many samples are named; from how many on a range is named by its first and last sample."""

@@ -1,13 +1,4 @@
-"""What the ranks of one trial show together, but no single rank does. Pure.
-
-Some facts about consequences. A rank that waits for another one in a collective stops when that
-one does, because gloo raises an error when a connection is closed. So a rank's error may be a
-consequence of another rank's end, and say nothing about its own dataset. The first error decides.
-
-Some facts about ``DistributedSampler``. It gives all ranks the same number of samples: it repeats
-some of the first samples or, with ``drop_last``, drops some of the last ones; in both cases fewer
-than there are ranks.
-"""
+"""What the ranks of one trial show together, but no single rank does. Pure."""
 
 from __future__ import annotations
 
@@ -31,6 +22,15 @@ from pytest_dataloader_faults.outcomes.stages import (
     Reason,
 )
 from pytest_dataloader_faults.outcomes.text import join_some, pluralize, was_or_were
+
+# Some facts about consequences. A rank that waits for another one in a collective stops when that
+# one does, because gloo raises an error when a connection is closed. So a rank's error may be a
+# consequence of another rank's end, and say nothing about its own dataset. The first error decides.
+#
+# Some facts about ``DistributedSampler``. It gives all ranks the same number of samples: it repeats
+# some of the first samples or, with ``drop_last``, drops some of the last ones; in both cases fewer
+# than there are ranks.
+
 
 UNEVEN = Cause(
     "ranks get different numbers of batches",

@@ -2,18 +2,6 @@
 
 The step that measures is here. What that does in a trial is in ``measure``, which is imported there
 only.
-
-Some facts about what grows without a defect. A worker that has just started copies pages of the
-interpreter for some hundred samples. A cache with a limit grows until it is full. So the first
-quarter of the samples is ignored, and the rest is cut into three parts: the part in which the
-memory grew least shows the growth of each sample. If memory grows at all, four times as many
-samples are read, so that only a cache that these do not fill looks like one without a limit.
-
-Some facts about how exact that is. Only the worker's own writes count, page by page, whatever else
-runs. What remains is some 20 pages per part, by which the working set of the interpreter grows, so
-less than ``_FEWEST_PAGES`` is no growth. For a long dataset these few pages mean a lot of memory:
-so the number of samples that are read rises with the length, and ``is_enough`` says from how many
-on half the default limit shows.
 """
 
 from __future__ import annotations
@@ -35,6 +23,19 @@ from pytest_dataloader_faults.wire import Note, register
 
 if TYPE_CHECKING:
     from pytest_dataloader_faults._trial.run import TrialProcess
+
+# Some facts about what grows without a defect. A worker that has just started copies pages of the
+# interpreter for some hundred samples. A cache with a limit grows until it is full. So the first
+# quarter of the samples is ignored, and the rest is cut into three parts: the part in which the
+# memory grew least shows the growth of each sample. If memory grows at all, four times as many
+# samples are read, so that only a cache that these do not fill looks like one without a limit.
+#
+# Some facts about how exact that is. Only the worker's own writes count, page by page, whatever
+# else runs. What remains is some 20 pages per part, by which the working set of the interpreter
+# grows, so less than ``_FEWEST_PAGES`` is no growth. For a long dataset these few pages mean a lot
+# of memory: so the number of samples that are read rises with the length, and ``is_enough`` says
+# from how many on half the default limit shows.
+
 
 CALLS_USER_CODE = True
 FEWEST_SAMPLES = 1024

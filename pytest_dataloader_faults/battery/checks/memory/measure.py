@@ -1,19 +1,4 @@
-"""Measure the memory of one worker that reads samples in a row [in the trial].
-
-Some facts about pages of a forked process. Each is shared with the parent until either writes to
-it; the writer gets a copy, and the other one has the page for itself. So a page that a worker does
-not share may be one that the main process wrote to. A third process, which is forked at the same
-time and sleeps, shares all pages, so that only those that the worker wrote to are the worker's
-alone. A copy is a page, also of a huge page: the kernel splits it first. Pages of mapped files do
-not count, although smaps calls them dirty until they are on the disk.
-
-Some facts about free memory. Python and malloc(3) put new objects between the inherited ones, where
-others were freed, and so copy pages with every sample for a long time. A worker that has filled
-these places first puts new objects into new pages, which it uses again for the next sample. Whole
-pages that are free in the heap of malloc(3), megabytes after a large dataset was dropped, are
-returned before the fork: then they count as new ones. The garbage collector writes to every object:
-so it leaves out those that the worker inherited.
-"""
+"""Measure the memory of one worker that reads samples in a row [in the trial]."""
 
 from __future__ import annotations
 
@@ -59,6 +44,21 @@ from pytest_dataloader_faults.outcomes.text import format_value, shorten
 
 if TYPE_CHECKING:
     from pytest_dataloader_faults._trial.run import TrialProcess
+
+# Some facts about pages of a forked process. Each is shared with the parent until either writes to
+# it; the writer gets a copy, and the other one has the page for itself. So a page that a worker
+# does not share may be one that the main process wrote to. A third process, which is forked at the
+# same time and sleeps, shares all pages, so that only those that the worker wrote to are the
+# worker's alone. A copy is a page, also of a huge page: the kernel splits it first. Pages of mapped
+# files do not count, although smaps calls them dirty until they are on the disk.
+#
+# Some facts about free memory. Python and malloc(3) put new objects between the inherited ones,
+# where others were freed, and so copy pages with every sample for a long time. A worker that has
+# filled these places first puts new objects into new pages, which it uses again for the next
+# sample. Whole pages that are free in the heap of malloc(3), megabytes after a large dataset was
+# dropped, are returned before the fork: then they count as new ones. The garbage collector writes
+# to every object: so it leaves out those that the worker inherited.
+
 
 CALLS_USER_CODE = True
 

@@ -2,12 +2,6 @@
 
 The steps are here. How workers record their generators in a trial is in ``generator_states``, which
 is imported there only.
-
-Some facts about ranks that prepare files in one folder. Each rank runs the same code: ``if not
-folder.exists(): extract(archive, folder)``. One of them creates a file, and another finds it before
-it is whole. Which rank is first varies. So rank 0 waits once it has created a file, until another
-rank has a batch or an error. The others start once rank 0 waits. If they have to wait themselves,
-at a barrier or for a lock, rank 0 continues after a while.
 """
 
 from __future__ import annotations
@@ -38,6 +32,13 @@ from pytest_dataloader_faults.wire import Note, register
 
 if TYPE_CHECKING:
     from pytest_dataloader_faults._trial.run import TrialProcess
+
+# Some facts about ranks that prepare files in one folder. Each rank runs the same code: ``if not
+# folder.exists(): extract(archive, folder)``. One of them creates a file, and another finds it
+# before it is whole. Which rank is first varies. So rank 0 waits once it has created a file, until
+# another rank has a batch or an error. The others start once rank 0 waits. If they have to wait
+# themselves, at a barrier or for a lock, rank 0 continues after a while.
+
 
 CALLS_USER_CODE = True
 

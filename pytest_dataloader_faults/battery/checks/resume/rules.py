@@ -1,12 +1,4 @@
-"""The samples of a loader that resumes from a saved state, together with the earlier ones. Pure.
-
-Some facts about the expected samples. The part before the state and the part after it form one
-epoch. The process that saved the state shows which samples that epoch has, if it lived to the end.
-Otherwise, a process that did the same and was not killed shows it; if a sampler draws other samples
-at random, only their number is known. The rest may be delivered in a different order, because it
-may be shuffled again. But if a complete epoch keeps its order with other random numbers, so must
-the rest.
-"""
+"""The samples of a loader that resumes from a saved state, together with the earlier ones. Pure."""
 
 from __future__ import annotations
 
@@ -28,6 +20,14 @@ from pytest_dataloader_faults.outcomes.stages import (
     Stage,
 )
 from pytest_dataloader_faults.outcomes.text import join_some, pluralize
+
+# Some facts about the expected samples. The part before the state and the part after it form one
+# epoch. The process that saved the state shows which samples that epoch has, if it lived to the
+# end. Otherwise, a process that did the same and was not killed shows it; if a sampler draws other
+# samples at random, only their number is known. The rest may be delivered in a different order,
+# because it may be shuffled again. But if a complete epoch keeps its order with other random
+# numbers, so must the rest.
+
 
 STATE_NOT_SAVED = Cause(
     "returns a state that cannot be saved",

@@ -1,10 +1,4 @@
-"""The state of a loader: save it as a checkpoint does, and resume from it [in the trial].
-
-Some facts about state_dict(). By torch's convention it may return an object that the loader still
-uses. A checkpoint that is written at once holds the right state then, and one that another thread
-writes during the next batch holds a later one. So each state is pickled at once, and once more when
-the next batch has come.
-"""
+"""The state of a loader: save it as a checkpoint does, and resume from it [in the trial]."""
 
 from __future__ import annotations
 
@@ -33,6 +27,12 @@ from pytest_dataloader_faults.outcomes.text import format_value, shorten
 
 if TYPE_CHECKING:
     from pytest_dataloader_faults.battery.checks.resume import SaveStates
+
+# Some facts about state_dict(). By torch's convention it may return an object that the loader still
+# uses. A checkpoint that is written at once holds the right state then, and one that another thread
+# writes during the next batch holds a later one. So each state is pickled at once, and once more
+# when the next batch has come.
+
 
 CALLS_USER_CODE = True
 
