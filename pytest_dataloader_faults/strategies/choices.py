@@ -1,14 +1,4 @@
-"""Many small choices as one, so that a failing example is shrunk in few trials.
-
-Some facts about shrinking. Hypothesis shrinks the sequence of choices that drew an example: it
-makes the sequence shorter, then each choice smaller. One step removes at most five consecutive
-choices, and each step is a trial of a few tenths of a second. So a fault that is drawn by seven
-choices cannot be removed from a list of faults, but one that is drawn by four can be removed in one
-step. Therefore all arguments of a fault, except for its file and its operation, are one choice
-among all their combinations, ordered by how much they differ from the simplest.
-
-Two choices remain: the file that the fault hits, and the operation on it.
-"""
+"""Many small choices as one, so that a failing example is shrunk in few trials."""
 
 from __future__ import annotations
 
@@ -39,6 +29,15 @@ from pytest_dataloader_faults.faults import (
 )
 from pytest_dataloader_faults.faults.base import Place, default_path
 from pytest_dataloader_faults.faults.globs import is_address
+
+# Some facts about shrinking. Hypothesis shrinks the sequence of choices that drew an example: it
+# makes the sequence shorter, then each choice smaller. One step removes at most five consecutive
+# choices, and each step is a trial of a few tenths of a second. So a fault that is drawn by seven
+# choices cannot be removed from a list of faults, but one that is drawn by four can be removed in
+# one step. Therefore all arguments of a fault, except for its file and its operation, are one
+# choice among all their combinations, ordered by how much they differ from the simplest.
+#
+# Two choices remain: the file that the fault hits, and the operation on it.
 
 
 def require(rule: ArgumentRule, **arguments: Any) -> None:
