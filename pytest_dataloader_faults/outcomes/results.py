@@ -136,7 +136,8 @@ class Exploration(Shown):
         """The statistics, as text."""
         total = sum(self.verdicts.values())
         conclusive = total - self.verdicts[Verdict.NOT_EXERCISED.value]
-        shrinking = "" if self.examples is None else f", {self.trials - total} more to shrink one"
+        is_shrunk = self.examples is not None and self.trials > total
+        shrinking = f", {self.trials - total} more to shrink one" if is_shrunk else ""
         tried = f"{pluralize(total, 'example')} tried{shrinking}"
         lines = [f"{tried}; {conclusive} of them {was_or_were(conclusive)} conclusive"]
         lines += [f"  {verdict}: {count}" for verdict, count in self.verdicts.most_common()]
