@@ -340,7 +340,7 @@ class Battery:
             reference = run.reference_for(outcome)
         finding = judge(outcome, reference, run.contract)
         if scenario.is_before_init:
-            finding = at_rest.refine(run, finding)
+            finding = at_rest.refine(run, finding, outcome)
         finding = check.refine(finding, outcome, reference)
         if not scenario.circumstance:
             return finding

@@ -12,11 +12,14 @@ from typing import Any, TypeAlias
 from pytest_dataloader_faults._trial import take_reference
 from pytest_dataloader_faults._trial.job import TakeReference
 from pytest_dataloader_faults.battery.fault_free_run import FaultFreeRun
+from pytest_dataloader_faults.battery.workload import NotApplicable
 from pytest_dataloader_faults.outcomes import Contract, Finding, Outcome, Reference, Verdict
 from pytest_dataloader_faults.outcomes.judge.at_rest import (
     COPIED,
     DAMAGED_CACHE,
+    NOT_TWICE,
     count_lacking,
+    happens_in_passing,
     has_full_reference,
     is_unlisted,
 )
@@ -25,6 +28,7 @@ from pytest_dataloader_faults.steps import Epoch, TrialOptions, arm_before_init
 
 _Batches: TypeAlias = "tuple[tuple[int, ...], ...]"
 _TWICE = TrialOptions(processes=arm_before_init(Epoch(), after_faults=False))
+_NOT_TWICE = "make_dataset cannot be called twice in the same folder"
 
 
 def reference_for(run: FaultFreeRun, outcome: Outcome) -> Reference:
@@ -44,12 +48,17 @@ def reference_for(run: FaultFreeRun, outcome: Outcome) -> Reference:
     return replace(reference, displaced=displaced)
 
 
-def refine(run: FaultFreeRun, finding: Finding) -> Finding:
-    """*finding*, or what is wrong with a second call of make_dataset without a fault."""
+def refine(run: FaultFreeRun, finding: Finding, outcome: Outcome) -> Finding:
+    """*finding*, or what is wrong with a second call of make_dataset without a fault.
+
+    Raises NotApplicable if that call alone shows what the fault left.
+    """
     if finding.verdict is not Verdict.POISONED:
         return finding
     # If make_dataset takes no folder, every trial calls it again in the same way.
     if run.own_folders.paths and not (second := _call_twice(run).finding).passed:
+        if any(map(happens_in_passing, outcome.fired_faults)):
+            raise NotApplicable(_NOT_TWICE, _NOT_TWICE, remedy=NOT_TWICE.advice)
         return second
     is_copied = finding.cause == DAMAGED_CACHE and _copies_sources(run)
     return replace(finding, cause=COPIED) if is_copied else finding

@@ -25,12 +25,11 @@ from pytest_dataloader_faults.battery.checks._base import (
 from pytest_dataloader_faults.battery.checks._epochs import FAULTS_IN_EPOCH_1
 from pytest_dataloader_faults.battery.workload import NotApplicable, Workload
 from pytest_dataloader_faults.faults import ReadError
-from pytest_dataloader_faults.faults.base import Place
 from pytest_dataloader_faults.faults.globs import GlobMatcher
 from pytest_dataloader_faults.outcomes import Outcome, Reference, Verdict
 from pytest_dataloader_faults.outcomes.chains import error_line
 from pytest_dataloader_faults.outcomes.contract import Finding
-from pytest_dataloader_faults.outcomes.judge.at_rest import is_unlisted
+from pytest_dataloader_faults.outcomes.judge.at_rest import happens_in_passing, is_unlisted
 from pytest_dataloader_faults.outcomes.judge.errors import torch_dropped_a_batch
 from pytest_dataloader_faults.outcomes.records import Pass
 from pytest_dataloader_faults.outcomes.text import pluralize
@@ -58,7 +57,6 @@ _INTERRUPTED = (
     "The fault happened while make_dataset() was called, and was over when it was called again, in"
     " the same folder"
 )
-_IN_PASSING = Place.WRITE | Place.CONNECT | Place.ANSWER
 
 
 def describe_start(outcome: Outcome) -> str:
@@ -67,7 +65,7 @@ def describe_start(outcome: Outcome) -> str:
         return ""
     if any(each.hides_file for each in outcome.schedule):
         return _MISSING
-    if any(each.places & _IN_PASSING for each in outcome.schedule):
+    if any(map(happens_in_passing, outcome.schedule)):
         return _INTERRUPTED
     is_unreadable = any(isinstance(each, ReadError) for each in outcome.schedule)
     return _UNREADABLE if is_unreadable else _BEFORE

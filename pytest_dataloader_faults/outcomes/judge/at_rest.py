@@ -97,8 +97,12 @@ SKIPS_MISSING = Cause(
 )
 
 
-_ENDS_A_WRITE = Place.WRITE | Place.CONNECT | Place.ANSWER
-"""Places of faults that leave a part of a file, from files that are intact."""
+_IN_PASSING = Place.WRITE | Place.CONNECT | Place.ANSWER
+
+
+def happens_in_passing(fault: Fault) -> bool:
+    """Whether *fault* leaves the files as they are, except for those that the dataset writes."""
+    return bool(fault.places & _IN_PASSING)
 
 
 class AtRestJudge(Judge):
@@ -111,8 +115,8 @@ class AtRestJudge(Judge):
         if finding.verdict is Verdict.POISONED:
             if not self.outcome.schedule:
                 return Finding(Verdict.FAILS_WITHOUT_FAULT, finding.sentence, NOT_TWICE)
-            breaks_off = any(each.places & _ENDS_A_WRITE for each in self.outcome.fired_faults)
-            cause = cause or (None if breaks_off else DAMAGED_CACHE)
+            is_in_passing = any(map(happens_in_passing, self.outcome.fired_faults))
+            cause = cause or (None if is_in_passing else DAMAGED_CACHE)
         if finding.verdict is Verdict.CORRUPTED and hiding_calls(self.outcome):
             cause = cause or self._cause_of_loss(finding.wrong)
         return replace(finding, cause=cause)
