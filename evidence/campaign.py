@@ -1,4 +1,4 @@
-"""Asks the same of healthy examples again and again: a verdict that comes once must come always.
+"""Runs healthy examples many times: each must get the same verdict every time.
 
 python evidence campaign --batteries 40 --load busy   whole batteries, a busy loop on each core
 python evidence campaign --lmdb 200                   one check: workers that die while they read

@@ -1,4 +1,4 @@
-"""What is hurt: each comes to some words, one for each thing that it asks about a dataset."""
+"""The programs that are disturbed. Each prints one verdict per dataset."""
 
 from __future__ import annotations
 

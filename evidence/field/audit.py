@@ -27,11 +27,13 @@ def _arguable(checks: str, cause: str) -> Found:
     return Found(checks, "arguable", cause)
 
 
-_STORAGE = (
+_READ_FAILS = (
     "open-error permission-denied read-error read-error-halfway read-error-transient"
     " closed-descriptor descriptor-exhaustion"
 )
-_SOME = "recovers-after-read-error file-missing read-error-transient truncated-empty corrupted-file"
+_SKIPS = (
+    "recovers-after-read-error file-missing read-error-transient truncated-empty corrupted-file"
+)
 _CUT = "truncated-half truncated-empty truncated-tail"
 _MAPPED_BEFORE = "the file was opened before the fork, and is truncated while open"
 _IMPORTS = "the spawned worker was still importing after 30 s, on busy cores"
@@ -48,11 +50,11 @@ _SCAN = "its scan skips images that it cannot read, with a line in the log"
 _UNSORTED = "a listing is used as it is, so an index means another sample on another machine"
 _TIMM = (
     _arguable(
-        f"{_SOME} empty-before-init missing-before-init corrupted-before-init",
+        f"{_SKIPS} empty-before-init missing-before-init corrupted-before-init",
         "returns the next image, as timm intends, with a line in the log",
     ),
     _true(
-        f"{_STORAGE} {_CUT} truncated-before-init read-error-before-init",
+        f"{_READ_FAILS} {_CUT} truncated-before-init read-error-before-init",
         "its message names neither cause nor file: Failed to load 10 consecutive samples",
     ),
 )
@@ -75,12 +77,12 @@ _SCIPY_SOUNDS = (
 
 AUDIT: dict[str, tuple[Found, ...]] = {
     "timm_image_dataset": (
-        _arguable(_SOME, "returns the next image, as timm intends, with a line in the log"),
-        _true(f"{_STORAGE} {_CUT}", "an error that does not name its cause"),
+        _arguable(_SKIPS, "returns the next image, as timm intends, with a line in the log"),
+        _true(f"{_READ_FAILS} {_CUT}", "an error that does not name its cause"),
     ),
     "timm_create_loader": (
-        _arguable(_SOME, "returns the next image, as timm intends, with a line in the log"),
-        _true(f"{_STORAGE} {_CUT}", "an error that does not name its cause"),
+        _arguable(_SKIPS, "returns the next image, as timm intends, with a line in the log"),
+        _true(f"{_READ_FAILS} {_CUT}", "an error that does not name its cause"),
     ),
     "torchio_subjects": (
         _true("truncated-half truncated-tail read-error-halfway", _ZEROS_TORCHIO),
@@ -107,7 +109,7 @@ AUDIT: dict[str, tuple[Found, ...]] = {
         ),
     ),
     "yolo_train": (
-        _true(f"{_STORAGE} {_CUT} read-error-before-init", _NOT_FOUND),
+        _true(f"{_READ_FAILS} {_CUT} read-error-before-init", _NOT_FOUND),
         _true("truncated-before-init empty-before-init missing-before-init", _SCAN),
     ),
     "yolo_val": (
@@ -115,7 +117,7 @@ AUDIT: dict[str, tuple[Found, ...]] = {
             "read-error-halfway read-error-transient",
             "np.fromfile drops the EIO of the last read: the end of the JPEG is leftover memory",
         ),
-        _true(f"{_STORAGE} {_CUT} read-error-before-init", _NOT_FOUND),
+        _true(f"{_READ_FAILS} {_CUT} read-error-before-init", _NOT_FOUND),
         _true("truncated-before-init empty-before-init missing-before-init", _SCAN),
     ),
     "yolo_cache": (
@@ -166,8 +168,8 @@ AUDIT: dict[str, tuple[Found, ...]] = {
     "clip_stage": (
         _true("pickles", "a lambda of `get_wds_dataset`"),
         _true(
-            f"{_STORAGE} {_SOME} {_CUT} truncated-before-init empty-before-init missing-before-init"
-            " corrupted-before-init read-error-before-init",
+            f"{_READ_FAILS} {_SKIPS} {_CUT} truncated-before-init empty-before-init"
+            " missing-before-init corrupted-before-init read-error-before-init",
             "`log_and_continue` skips samples, with a line in the log",
         ),
     ),
@@ -197,11 +199,11 @@ AUDIT: dict[str, tuple[Found, ...]] = {
     ),
     "miditok_files": (
         _true(
-            f"{_SOME} read-error-halfway empty-before-init missing-before-init",
+            f"{_SKIPS} read-error-halfway empty-before-init missing-before-init",
             "a file that cannot be read is None, and is left out of the batch",
         ),
         _true(
-            f"{_STORAGE} {_CUT} truncated-before-init read-error-before-init",
+            f"{_READ_FAILS} {_CUT} truncated-before-init read-error-before-init",
             "a batch of which no file can be read is an IndexError of `DataCollator`",
         ),
     ),
@@ -221,7 +223,7 @@ AUDIT: dict[str, tuple[Found, ...]] = {
     "energon_loader": (
         _true("pickles", "a lambda of its factory"),
         _true(
-            f"{_STORAGE} {_SOME} {_CUT} recovers-after-truncation hung-read worker-killed-first"
+            f"{_READ_FAILS} {_SKIPS} {_CUT} recovers-after-truncation hung-read worker-killed-first"
             " worker-killed-middle worker-killed-last worker-killed-reading worker-killed-sending",
             "after an error the loader keeps a generator that has ended: each later epoch is empty",
         ),
@@ -236,7 +238,7 @@ AUDIT: dict[str, tuple[Found, ...]] = {
     ),
     "monai_thread_loader": (
         _true(
-            f"{_STORAGE} {_SOME} {_CUT} hung-read truncated-before-init empty-before-init"
+            f"{_READ_FAILS} {_SKIPS} {_CUT} hung-read truncated-before-init empty-before-init"
             " missing-before-init corrupted-before-init read-error-before-init",
             "a thread iterates, and where it meets an error the epoch ends in silence",
         ),
@@ -338,13 +340,13 @@ AUDIT: dict[str, tuple[Found, ...]] = {
     ),
     "sqlite_rows": (
         _true(
-            f"{_STORAGE} file-missing truncated-empty recovers-after-read-error",
+            f"{_READ_FAILS} file-missing truncated-empty recovers-after-read-error",
             _SQLITE,
         ),
     ),
     "shelf": (
         _true(
-            f"{_STORAGE} recovers-after-read-error file-missing",
+            f"{_READ_FAILS} recovers-after-read-error file-missing",
             "dbm.error cannot be pickled, so it never reaches the loop",
         ),
         _true("truncated-empty truncated-tail", "a KeyError for a key that the file has lost"),
@@ -383,19 +385,23 @@ AUDIT: dict[str, tuple[Found, ...]] = {
         _true("corrupted-file", "a black image instead of a damaged one"),
         _arguable(_CUT, _MAPPED_BEFORE),
     ),
-    "deep_text_files": (_true(f"{_STORAGE} {_SOME} {_CUT}", "a black image instead of an error"),),
+    "deep_text_files": (
+        _true(f"{_READ_FAILS} {_SKIPS} {_CUT}", "a black image instead of an error"),
+    ),
     "realesrgan_like": (
-        _true(_SOME, "another image instead of an error"),
-        _true(f"{_STORAGE} {_CUT}", "a wrong index or an unset variable instead of the error"),
+        _true(_SKIPS, "another image instead of an error"),
+        _true(f"{_READ_FAILS} {_CUT}", "a wrong index or an unset variable instead of the error"),
     ),
     "mmps_like": (
-        _true(_SOME, "another image instead of an error"),
-        _true(f"{_STORAGE} {_CUT}", "hundreds of chained errors, the last of which is unrelated"),
+        _true(_SKIPS, "another image instead of an error"),
+        _true(
+            f"{_READ_FAILS} {_CUT}", "hundreds of chained errors, the last of which is unrelated"
+        ),
     ),
-    "neighbour": (_arguable(_SOME, "returns the next image, as the author intends"),),
+    "neighbour": (_arguable(_SKIPS, "returns the next image, as the author intends"),),
     "jepa_like": (
-        _true(_SOME, "another image instead of an error"),
-        _true(f"{_STORAGE} {_CUT}", "an endless loop"),
+        _true(_SKIPS, "another image instead of an error"),
+        _true(f"{_READ_FAILS} {_CUT}", "an endless loop"),
     ),
     "deeplake_torch": (
         _true(
@@ -487,7 +493,7 @@ AUDIT: dict[str, tuple[Found, ...]] = {
     ),
     "sqlite_counted": (
         _true(
-            f"{_STORAGE} file-missing truncated-empty empty-before-init missing-before-init",
+            f"{_READ_FAILS} file-missing truncated-empty empty-before-init missing-before-init",
             _SQLITE,
         ),
     ),

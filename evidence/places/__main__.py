@@ -1,4 +1,4 @@
-"""Become a command, in a place."""
+"""Run a command in a given environment."""
 
 from __future__ import annotations
 

@@ -51,18 +51,19 @@ _WARNING = (
     " the process, not your code"
 )
 _UNEXPECTED = "passes although it was expected to fail"
-_CHECKS_THAT_REPAY = 10
+_ENOUGH_FOR_HUGE_PAGES = 10
 
 
 def prepare(names: Collection[str]) -> None:
     """Prepare pytest's process for the checks *names*, before the first of them runs.
 
-    It starts what is slow to start, and moves memory into huge pages if so many forks repay that.
+    It starts the fork server, if a check needs it, and moves memory into huge pages if many trials
+    will be forked.
     """
     contexts = [CHECKS[name].scenario.loader.get("multiprocessing_context") for name in names]
     if "forkserver" in contexts:
         fork_server.begin()
-    if len(names) > _CHECKS_THAT_REPAY:
+    if len(names) > _ENOUGH_FOR_HUGE_PAGES:
         from pytest_dataloader_faults._engine.loader.huge_pages import collapse_memory
 
         collapse_memory()

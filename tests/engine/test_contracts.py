@@ -7,7 +7,7 @@ import pytest
 
 from pytest_dataloader_faults.fake_files import FakeDatasetFs
 from pytest_dataloader_faults.faults import LockError, OpenError, ReadError, WriteError
-from support.attempts import NEVER, met_errnos
+from support.attempts import NEVER, errnos_of_attempts
 from support.contracts import AFTER, BARE, FAMILIES, observe
 from support.contracts.locks import AT_ONCE
 from support.contracts.writes import WRITING
@@ -122,6 +122,6 @@ ERRNOS = [
 
 @pytest.mark.parametrize(("kind", "numbers", "way"), ERRNOS)
 def test_every_errno_comes_out_of_a_call(tmp_path, kind, numbers, way):
-    met = met_errnos(tmp_path, kind, numbers, way)
+    met = errnos_of_attempts(tmp_path, kind, numbers, way)
     survived = {number for number, gave in met.items() if gave != number}
     assert survived == numbers & {EINTR}  # Python repeats the call.

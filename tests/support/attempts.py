@@ -54,7 +54,7 @@ def list_by_descriptor(folder: Any) -> list[str]:
         os.close(fd)
 
 
-def met_errnos(
+def errnos_of_attempts(
     folder: Path, kind: Callable[..., Fault], numbers: Iterable[int], way: Callable[[str], Any]
 ) -> dict[int, Any]:
     """The errno that *way* meets under a fault of each errno, or what it returns in spite of it.

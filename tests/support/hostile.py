@@ -1,4 +1,4 @@
-"""Datasets of which everything that can be shown is hostile to who reads it in a terminal."""
+"""Datasets whose names and texts contain terminal escapes."""
 
 import os
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Datasets that torch's DataLoader takes, with attributes and methods that others trip over."""
+"""Valid datasets with unusual attributes and methods."""
 
 from typing import Any
 

@@ -63,8 +63,8 @@ def crowd_out(pid: int, core: int) -> None:
 def in_a_thread(action: Callable[[], Any], patience: float = 60.0) -> Any:
     """What *action* returns in its own thread.
 
-    That is none of an executor's: a process that is forked there joins that very thread as it ends
-    (concurrent/futures/thread.py, ``_python_exit``) and ends with status 1, which torch may notice.
+    It is not a thread of an executor: a process that is forked in one would join it when it exits
+    (concurrent/futures/thread.py, ``_python_exit``) and end with status 1, which torch may notice.
     """
     results: list[Any] = []
     thread = threading.Thread(target=lambda: results.append(action()))

@@ -67,8 +67,8 @@ def observe_fetches(listener: FetchListener, *, samples: bool, seed: int | None 
             if samples:
                 fetcher.dataset_iter = _ObservedStream(fetcher.dataset_iter, listener)
         elif samples or seed is not None:
-            told = listener if samples else FetchListener()
-            begin = functools.partial(_begin_samples, told, seed)
+            sample_listener = listener if samples else FetchListener()
+            begin = functools.partial(_begin_samples, sample_listener, seed)
             fetcher.dataset = ObservedDataset(fetcher.dataset, begin, one_by_one=seed is not None)
 
     for kind in (fetch._MapDatasetFetcher, fetch._IterableDatasetFetcher):

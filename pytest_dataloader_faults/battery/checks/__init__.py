@@ -45,7 +45,7 @@ CHECKS: dict[str, Check] = {
 """All checks by name: those of this package, then those that users have registered."""
 CAUSE_RULES = (network.find_cause, writes.find_cause, writes.find_cause_of_wait)
 RUN_NOTES: tuple[Callable[[FaultFreeRun], tuple[str, ...]], ...] = (network.note_on_connections,)
-"""What packages of checks have to say about a dataset, whichever check runs."""
+"""Notes on a dataset that every check adds."""
 HOOK = "pytest_dataloader_faults_checks"
 """The pytest hook that returns the checks of a user."""
 
@@ -67,7 +67,7 @@ GROUPS = {
     "ranks": tuple(check.name for check in RANKS),
 }
 """Names for several checks. ``quick`` has those that find most of what all of them find in the
-classes of docs/evidence/datasets.md, for a part of the time; tests/battery/test_quick.py counts it.
+classes of docs/evidence/datasets.md, in a fraction of the time: see tests/battery/test_quick.py.
 """
 
 

@@ -158,14 +158,14 @@ _FOUND = allow.optional(
     lambda value: isinstance(value, Finding) and not value.passed and bool(value.sentence),
     "a Finding with a sentence and a verdict that is not a pass, or None if there is no violation",
 )
-_OF_CHECK = ("ranks", "is_before_init", "uses_accelerator")
+_DECIDE_WORKLOAD = ("ranks", "is_before_init", "uses_accelerator")
 """They decide which workload a plan receives."""
 _UNMATCHED = Cause(
     "its plan has a fault that matches nothing",
     "Take the path from the workload, as in workload.read.path, and pass the path of a single file"
     " through glob.escape()",
 )
-_NO_OCCASION = _UNMATCHED._replace(
+_NOTHING_TO_HIT = _UNMATCHED._replace(
     advice="The workers do nothing that this fault could hit. Raise NotApplicable(reason) for such"
     " a dataset, and choose its arguments from what the workers do, as in at=workload.fetches"
 )
@@ -239,7 +239,9 @@ class Check(allow.Checked):
             planned = tuple(planned) if isinstance(planned, Iterable) else planned
             _PLANNED.check("result", planned)
             scenarios = tuple(each.with_defaults(self.scenario) for each in planned)
-            for scenario, name in itertools.product(scenarios, _OF_CHECK if self.origin else ()):
+            for scenario, name in itertools.product(
+                scenarios, _DECIDE_WORKLOAD if self.origin else ()
+            ):
                 given = getattr(self.scenario, name)
                 is_same = functools.partial(operator.eq, given)
                 same = allow.ArgumentRule(is_same, _SAME.format(given))
@@ -253,7 +255,7 @@ class Check(allow.Checked):
                 scenario.require_effect(workload, outcome)
 
     def refine(self, finding: Finding, outcome: Outcome, reference: Reference) -> Finding:
-        """*finding* of the judge, or what only this check looks for, in the words of this check."""
+        """Apply the rule and the wording of this check to the *finding* of the judge."""
         if finding.verdict is Verdict.NOT_EXERCISED:
             finding = self._find_unused_fault(outcome) or finding
         # What a check looks for is more severe than an error that hides its cause.
@@ -303,7 +305,7 @@ class Check(allow.Checked):
         sentence = f"{fault!r} matched {operations}, and did not fire: the trial proves nothing"
         # A better path does not help a fault that has none, or that hits every file or connection.
         is_limited = any(each.rpartition("//")[2] != "*" for each in fault.globs)
-        unmatched = _UNMATCHED if is_limited else _NO_OCCASION
+        unmatched = _UNMATCHED if is_limited else _NOTHING_TO_HIT
         return Finding(Verdict.NOT_EXERCISED, sentence, _LATE if matched else unmatched)
 
     def error(self, text: str) -> InvalidCheckError:

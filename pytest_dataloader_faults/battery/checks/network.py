@@ -152,7 +152,7 @@ def connection_error(workload: Workload) -> Iterator[Scenario]:
 
 
 def _send_pages(workload: Workload) -> Iterator[Scenario]:
-    """For good, since several equal placeholders can be recognized, but a single one cannot.
+    """Lasting errors: several equal placeholders can be recognized, but a single one cannot.
 
     What does not exist is missing from the start. An overloaded server comes to be so, when the
     dataset has samples that it could return again. A page with status 200 is that of a login, or of

@@ -270,7 +270,7 @@ class MeasureMemory(Step):
     preface=_READS_IN_A_ROW,
 )
 def copy_on_write(workload: Workload) -> Iterator[Scenario]:
-    """Most datasets are so short that their memory needs no trial.
+    """Short datasets need no trial: their memory cannot matter.
 
     Which samples a sampler draws, and whether these have numbers, shows in the trial.
     """
