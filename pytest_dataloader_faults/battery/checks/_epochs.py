@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Container, Iterable, Iterator
-from dataclasses import replace
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
 
 from pytest_dataloader_faults.battery.checks._base import (
     WORKERS_AGREE,
@@ -31,9 +32,16 @@ from pytest_dataloader_faults.steps import (
     Action,
     Epoch,
     MeasureEpochs,
+    Step,
     arm_workers,
     run_epochs,
 )
+from pytest_dataloader_faults.wire import Note, register
+
+if TYPE_CHECKING:
+    from pytest_dataloader_faults._trial.run import TrialProcess
+
+CALLS_USER_CODE = True
 
 _DESCRIPTORS = 1024
 """The usual soft limit: a dataset that needs more cannot be sent to workers on many machines."""
@@ -45,6 +53,44 @@ SAME_AGAIN = Cause(
     "repeats the same random samples in every epoch",
     fix="seed each worker from torch.initial_seed()",
 )
+
+
+CUTS_FIRST = Cause(
+    "leaves out the same samples in every epoch",
+    "The sampler cuts off the last indices, which fill no batch, and shuffles the others. Shuffle"
+    " all of them first, so that each epoch leaves out others",
+    fix="shuffle all indices before you cut off the rest",
+)
+
+
+@dataclass(frozen=True)
+class NeverDrawn(Note):
+    """Samples that no epoch draws, although each has another order.
+
+    Attributes:
+        count: How many they are: the last ones.
+        length: How many samples there are.
+    """
+
+    count: int
+    length: int
+
+
+register(NeverDrawn)
+
+
+@dataclass(frozen=True)
+class DrawEpochs(Step):
+    """Have the sampler alone draw several epochs, without reading a sample."""
+
+    def run(self, process: TrialProcess) -> None:
+        """Note which samples it never draws, if it is one of the user's own."""
+        from pytest_dataloader_faults._trial.samplers import count_never_drawn
+
+        loader = process.loader
+        with contextlib.suppress(Exception):  # Of the user's sampler, whose epochs have passed.
+            if count := count_never_drawn(loader):
+                process.journal.write_note(NeverDrawn(count, len(loader.dataset)))
 
 
 _MOST_MORE_WORKERS = 4
@@ -106,7 +152,18 @@ def _find_bad_second_epoch(outcome: Outcome, reference: Reference) -> Finding | 
             " sample twice returns two different ones"
         )
         return Finding(Verdict.CORRUPTED, sentence, SAME_AGAIN)
-    return _find_leftovers(outcome)
+    return _find_never_drawn(outcome) or _find_leftovers(outcome)
+
+
+def _find_never_drawn(outcome: Outcome) -> Finding | None:
+    """Samples that are cut off before each shuffle: fewer than a batch, after whole ones."""
+    size = max((len(indices) for indices in outcome.epochs[0].drawn), default=0)
+    for note in outcome.of(NeverDrawn):
+        if note.count < size and (note.length - note.count) % size == 0:
+            last = f"the last {note.count} of {pluralize(note.length, 'sample')}"
+            sentence = f"the sampler drew {last} in none of eight epochs, although it shuffles"
+            return Finding(Verdict.CORRUPTED, sentence, CUTS_FIRST)
+    return None
 
 
 def _repeats_random_samples(first_pass: Pass, second_pass: Pass, reference: Reference) -> bool:
@@ -222,7 +279,8 @@ def read_before_fork(workload: Workload) -> Iterator[Scenario]:
 )
 def two_epochs(_: Workload) -> Iterator[Scenario]:
     """Random numbers that repeat only show if a worker makes the same samples again."""
-    yield Scenario(processes=run_epochs(2), keep_randomness=True)
+    epochs = arm_workers(Epoch(), Epoch(), DrawEpochs())
+    yield Scenario(processes=epochs, keep_randomness=True)
 
 
 @check(

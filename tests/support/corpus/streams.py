@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch.utils.data import IterableDataset, get_worker_info
+from torch.utils.data import DataLoader, IterableDataset, Sampler, get_worker_info
 
 from support.corpus.cases import Case
 from support.corpus.endless import (
@@ -19,6 +19,37 @@ from support.corpus.endless import (
 )
 from support.datasets import COUNT, Records, RecordStream
 from support.specimens import FirstOrNothing, ShortStream, StopsTheEpoch, Unsharded
+
+
+class ShufflesFirst(Sampler[int]):
+    """Shuffles all indices, and leaves out those that fill no batch: healthy."""
+
+    def __init__(self, count: int) -> None:
+        self.count = count
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self.draw(self.count)[: len(self)])
+
+    def draw(self, count: int) -> list[int]:
+        return torch.randperm(count).tolist()  # type: ignore[no-any-return]
+
+    def __len__(self) -> int:
+        return self.count - self.count % 3
+
+
+class CutsFirst(ShufflesFirst):
+    """Shuffles only those that fill the batches."""
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self.draw(len(self)))
+
+
+def shuffles_first(folder: Path) -> DataLoader[Any]:
+    return DataLoader(Records(folder), 3, sampler=ShufflesFirst(COUNT), num_workers=2)
+
+
+def cuts_first(folder: Path) -> DataLoader[Any]:
+    return DataLoader(Records(folder), 3, sampler=CutsFirst(COUNT), num_workers=2)
 
 
 class GoesOnAfterTheError(RecordStream):
@@ -184,6 +215,7 @@ CASES: tuple[Case, ...] = (
         RecordStream,
     ),
     Case("H7", IteratorOnSelf, "two-epochs", "corrupted: 0 of its 16 samples", RecordStream),
+    Case("H11", cuts_first, "two-epochs", "corrupted: the last 1 of 16", shuffles_first),
     Case(
         "H7",
         IteratorOnSelf,
