@@ -1,12 +1,10 @@
-"""What readers, faults, searches and batteries do with fake files."""
+"""What faults, searches and batteries do with fake files."""
 
 import functools
 import mmap
-import os
 import resource
 import sys
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -25,7 +23,6 @@ from pytest_dataloader_faults.faults import (
     TruncatedFile,
     WorkerKilled,
 )
-from support import readers as register
 from support.epochs import epoch
 from support.fake_datasets import (
     COUNT,
@@ -36,10 +33,8 @@ from support.fake_datasets import (
     write_modules,
 )
 from support.readers.libraries import builtin_open, numpy_load
-from support.readers.register import Reader
 from support.rows import slow
 from support.surveys import survey
-from support.tries import Reads
 
 
 def _epoch(read=builtin_open, **options):
@@ -145,55 +140,6 @@ def test_a_stray_entry_is_refused(fake_dataset_fs):
 def test_fake_files_are_never_damaged_before_the_dataset(files):
     with pytest.raises(InvalidArgumentError, match="before_init=True needs real files"):
         run_trial(FakeRecords, TruncatedFile("*"), before_init=True)
-
-
-ROOT = "/fake/readers"
-
-
-def _path(root: str | Path, reader: Reader) -> str:
-    return os.path.join(root, reader.key, reader.file)
-
-
-@pytest.fixture(name="cells", scope="module")
-def _cells(tmp_path_factory):
-    """What each reader gave of a real file, and in a worker of its fake copy."""
-    register.load()
-    readers = [*register.usable().values()]
-    root = tmp_path_factory.mktemp("readers")
-    for reader in readers:
-        os.mkdir(root / reader.key)
-        reader.write(_path(root, reader))
-    right = _read_each(readers, root)
-    contents = {path.relative_to(root): path.read_bytes() for path in _files(root)}
-    with FakeDatasetFs() as files:
-        for path, content in contents.items():
-            files.create_file(f"{ROOT}/{path}", contents=content)
-        read = _read_each(readers, ROOT)
-    return {each.key: pair for each, *pair in zip(readers, right, read, strict=True)}
-
-
-def _files(root: Path) -> list[Path]:
-    return [path for path in root.rglob("*") if path.is_file()]
-
-
-def _read_each(readers: list[Reader], root: str | Path) -> list[Any]:
-    dataset = Reads(readers, lambda reader: reader.read(_path(root, reader)))
-    iterator = iter(DataLoader(dataset, batch_size=None, num_workers=1))
-    return [_read(iterator) for _ in readers]
-
-
-def _read(iterator: Any) -> Any:
-    try:
-        return next(iterator)
-    except Exception as error:  # noqa: BLE001  # whatever it is, it is the finding
-        return error.args[0]  # LibsndfileError makes no text of what torch gives it.
-
-
-@pytest.mark.parametrize("key", register.usable())
-def test_reader(cells, key):
-    right, read = cells[key]
-    assert isinstance(right, bytes), right
-    assert read == right
 
 
 def _error(dataset):
