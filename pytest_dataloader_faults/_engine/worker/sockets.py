@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import ctypes
 import errno
+import os
 import socket
 from multiprocessing.connection import Connection
 from typing import Any
 
-from pytest_dataloader_faults._engine.system.libc import check, libc
+from pytest_dataloader_faults._engine.system.libc import libc
 
 # Some facts about torch's sockets. It passes each tensor on by a connection of its own, which takes
 # eight reads and four writes. They matter to no fault, but the filter cannot tell a socket from a
@@ -17,6 +18,8 @@ from pytest_dataloader_faults._engine.system.libc import check, libc
 # has closed. Then the usual call follows.
 
 
+CALLS_USER_CODE = True
+"""An error of a connection is that of the user's code, as if os.read() had raised it here."""
 _LARGEST = 1 << 16
 """Bytes of a read or write. Larger ones are few."""
 _READ: Any = Connection._read  # type: ignore[attr-defined]
@@ -44,6 +47,7 @@ def _send(handle: int, data: Any) -> int:
 
 def _has_succeeded(count: int) -> bool:
     """Whether a call has, by its result; False if the usual one should follow."""
-    if count < 0 and ctypes.get_errno() not in (errno.ENOTSOCK, errno.EINTR):
-        check(count, "a socket of multiprocessing")
+    number = ctypes.get_errno()
+    if count < 0 and number not in (errno.ENOTSOCK, errno.EINTR):
+        raise OSError(number, os.strerror(number))
     return count >= 0

@@ -10,9 +10,11 @@ import socket
 import ssl
 import threading
 import time
+from multiprocessing.connection import Client, Listener
 
 import psutil
 import pytest
+from torch.utils.data import Dataset
 
 from pytest_dataloader_faults import inject, run_trial
 from pytest_dataloader_faults._engine.supervisor.answers import network
@@ -394,6 +396,36 @@ def test_connections_are_counted_and_can_fail(url):
 def test_faults_of_answers_are_an_error_of_the_run(url):
     with pytest.raises(HarnessError, match=r"pidfd_getfd\(2\).*--cap-add SYS_PTRACE"):
         run_trial(lambda: ByHttp(url), ConnectionReset())
+
+
+class ByClient(Dataset):
+    """Asks for each sample by a connection of multiprocessing."""
+
+    def __init__(self, address):
+        self.address = address
+
+    def __len__(self):
+        return 2
+
+    def __getitem__(self, index):
+        with Client(self.address) as client:
+            client.send_bytes(bytes([index]))
+            return list(client.recv_bytes())
+
+
+def _answer_each(listener):
+    with contextlib.suppress(OSError):
+        while True:
+            with contextlib.suppress(EOFError), listener.accept() as connection:
+                connection.send_bytes(connection.recv_bytes())
+
+
+def test_an_error_of_a_connection_of_the_user_is_the_user_s():
+    with Listener(("127.0.0.1", 0)) as listener:
+        threading.Thread(target=_answer_each, args=(listener,), daemon=True).start()
+        outcome = run_trial(lambda: ByClient(listener.address), ConnectionReset())
+    assert outcome.exception.type == "ConnectionResetError"
+    assert "[Errno 104] Connection reset by peer" in outcome.exception.text
 
 
 def test_a_failure_of_the_relay_is_an_error_of_the_run(url, monkeypatch):
