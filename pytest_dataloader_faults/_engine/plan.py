@@ -153,7 +153,7 @@ class Due(NamedTuple):
     """The call fails; of a mapping, pages from *offset* on cannot be read."""
     offset: int = 0
     max_bytes: int | None = None
-    """A read returns, or a write takes, so many bytes at most."""
+    """The most bytes that a read returns, or that a write takes."""
 
 
 NOTHING_DUE = Due()

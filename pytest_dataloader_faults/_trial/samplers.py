@@ -9,7 +9,7 @@ import inspect
 import itertools
 import math
 import weakref
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from torch.utils.data import (
@@ -287,9 +287,7 @@ def count_never_drawn(loader: DataLoader[Any]) -> int:
 
 def _draw(sampler: Any, epoch: int, length: int) -> Iterator[Any]:
     """What *sampler* draws in an *epoch*, up to twice the *length* of the dataset."""
-    for each in (sampler, getattr(sampler, "sampler", None)):
-        if callable(setter := getattr(each, "set_epoch", None)):
-            setter(epoch)
+    _announce_epoch((sampler, getattr(sampler, "sampler", None)), epoch)
     for drawn in itertools.islice(sampler, 2 * length):
         yield from drawn if isinstance(drawn, (list, tuple)) else (drawn,)
 
@@ -440,6 +438,10 @@ def set_epoch(loader: DataLoader[Any], epoch: int) -> None:
         getattr(batches, "sampler", None),
         loader.dataset,
     )
+    _announce_epoch(owners, epoch)
+
+
+def _announce_epoch(owners: Iterable[Any], epoch: int) -> None:
     for owner in {id(each): each for each in owners}.values():
         if callable(setter := getattr(owner, "set_epoch", None)):
             setter(epoch)

@@ -202,6 +202,11 @@ class Workload:
         data_files = targets.existing_files(matching_paths, fault_free.lasting_files, scratch)
         return replace(workload, paths=frozenset(data_files))
 
+    @property
+    def monitored(self) -> Workload | None:
+        """What the constructor and the main process do as well; None if it is unknown."""
+        return next((each for each in self.at_rest if each.is_at_rest), None)
+
     @cached_property
     def known_paths(self) -> set[str]:
         """All files that workers used, including those that no fault may hit."""

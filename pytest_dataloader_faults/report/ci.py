@@ -51,8 +51,10 @@ def render(report: Report, *, has_evidence: bool = True) -> str:
         summary = (_escape(printable(line)) for line, _ in terminal.summary(report, quotes=True))
         lines += ["<pre>", *summary, "</pre>", ""]
     lines += _evidence(report) if has_evidence else []
-    for run in report.runs:
-        lines += [f"<p><code>{_escape(printable(run.command))}</code>: {_escape(run.summary)}.</p>"]
+    lines += [
+        f"<p><code>{_escape(printable(run.command))}</code>: {_escape(run.summary)}.</p>"
+        for run in report.runs
+    ]
     return "\n".join((*lines, ""))
 
 
@@ -73,11 +75,6 @@ def _evidence(report: Report) -> Iterator[str]:
             # A line that starts with <pre> ends the Markdown up to </pre>, whatever is in between.
             explanation = _escape(printable_lines(failure.explanation))
             yield from ("", "<pre>", explanation, "</pre>", "</details>", "")
-
-
-def _runs(report: Report) -> Iterator[str]:
-    for run in report.runs:
-        yield f"<p><code>{_escape(printable(run.command))}</code>: {_escape(run.summary)}.</p>"
 
 
 def _escape(text: str) -> str:

@@ -397,10 +397,9 @@ def in_constructor(plan: Plan) -> Plan:
 
     @functools.wraps(plan)
     def plan_constructor(workload: Workload) -> Iterator[Scenario]:
-        monitored = next((each for each in workload.at_rest if each.is_at_rest), None)
-        if monitored is None:
+        if workload.monitored is None:
             raise NotApplicable("its constructor cannot be monitored")
-        for scenario in plan(monitored):
+        for scenario in plan(workload.monitored):
             yield replace(scenario, processes=run_epochs(before_init=True))
 
     return plan_constructor

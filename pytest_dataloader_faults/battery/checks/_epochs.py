@@ -156,7 +156,7 @@ def _find_bad_second_epoch(outcome: Outcome, reference: Reference) -> Finding | 
 
 
 def _find_never_drawn(outcome: Outcome) -> Finding | None:
-    """Samples that are cut off before each shuffle: fewer than a batch, after whole ones."""
+    """The last samples, too few for a batch, if the sampler cuts them off before it shuffles."""
     size = max((len(indices) for indices in outcome.epochs[0].drawn), default=0)
     for note in outcome.of(NeverDrawn):
         if note.count < size and (note.length - note.count) % size == 0:

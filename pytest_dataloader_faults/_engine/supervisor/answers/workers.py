@@ -67,7 +67,7 @@ class FetchStart:
             self.proceed()
 
     def proceed(self) -> None:
-        """Let the worker do what it has to do itself, and proceed."""
+        """Send the worker its orders, and let it proceed."""
         if self._worker.alive:
             with contextlib.suppress(ConnectionError):  # It has died since.
                 message = self._worker.proceed()._replace(orders=self._orders)

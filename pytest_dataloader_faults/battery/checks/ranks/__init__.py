@@ -254,14 +254,13 @@ def rank_stops(workload: Workload) -> Iterator[Scenario]:
     yield Scenario(faults=(WorkerKilled(),), title="a worker dies")
     if workload.read:
         yield from _fail_halfway(workload)
-    for files in (each.read_by_main_process for each in workload.at_rest if each.is_at_rest):
-        if files:
-            yield Scenario(
-                faults=(ReadError(files.path),),
-                title="rank 0 cannot read in its constructor",
-                on_rank=0,
-                processes=run_epochs(before_init=True)[:1],
-            )
+    if workload.monitored and (files := workload.monitored.read_by_main_process):
+        yield Scenario(
+            faults=(ReadError(files.path),),
+            title="rank 0 cannot read in its constructor",
+            on_rank=0,
+            processes=run_epochs(before_init=True)[:1],
+        )
 
 
 @for_each_kind
