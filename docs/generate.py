@@ -48,7 +48,7 @@ raise SystemExit(main())
 """
 _SAME = (
     # Only slow datasets have this line, and each one on a busy machine.
-    (r"\n*dataloader-faults: .* checks will take about \d+ s.*\n", ""),
+    (r"\s*dataloader-faults: .* checks will take about \d+ s.*\n\S+", ""),
     # A longer time may start a new line.
     (r";\n +(\d+\.\d+ s)\n", r"; \1\n"),
     (r"in worker \d+ \(pid \d+\), fetch \d+: (\S+ )?\S*", r"in worker N, fetch N: \1"),

@@ -37,7 +37,6 @@ from pytest_dataloader_faults.plugin._report import (
     known_failures,
     record,
     replace_status,
-    write_line,
 )
 from pytest_dataloader_faults.report.model import FAILED, WARNED
 
@@ -157,7 +156,10 @@ class FaultCheck:
             if share > _SLOW_IMPORT:
                 names = f"{join_some(slow)}, which the test's module should import at its top"
                 text += f", {share * estimate:.0f} s of it to import {names}"
-            write_line(reporter, text)
+            # pytest has written the name of the file or the test already, and writes the letter or
+            # the word next: the name comes once more, or that would stand alone.
+            reporter.write(escape_for_log(text))
+            reporter.pytest_runtest_logstart(self._node.nodeid, self._node.location)
 
 
 def _expected_failures(node: pytest.Item, options: Mapping[str, Any]) -> Mapping[str, str]:

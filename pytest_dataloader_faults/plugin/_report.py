@@ -339,12 +339,20 @@ def read_baseline(config: pytest.Config) -> None:
 
 
 def note_stale_entries(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Note the tests in the baseline that do not exist any more, if all of a file was collected."""
+    """Note the tests in the baseline that do not exist any more.
+
+    A file was collected as a whole, or is gone as well.
+    """
     tests = set(map(_items.test_of, items))
     files = {test.partition("::")[0] for test in tests}
-    stale = {failure.test for failure in config.stash.get(_baseline, {})} - tests
-    if stale and not any("::" in each for each in config.args):
-        config.stash[_stale] = [test for test in stale if test.partition("::")[0] in files]
+    missing = {failure.test for failure in config.stash.get(_baseline, {})} - tests
+    if missing and not any("::" in each for each in config.args):
+        config.stash[_stale] = [
+            test
+            for test in missing
+            for file in (test.partition("::")[0],)
+            if file in files or not os.path.exists(config.rootpath / file)
+        ]
         getattr(config, "workeroutput", {})[MARKER] = config.stash[_stale]
 
 

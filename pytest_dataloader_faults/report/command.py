@@ -17,7 +17,8 @@ import tempfile
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NoReturn, TypeAlias
 
-from pytest_dataloader_faults._settings import OPTIONS
+from pytest_dataloader_faults._settings import OPTIONS, check
+from pytest_dataloader_faults.battery.checks import require_checks
 from pytest_dataloader_faults.exceptions import InvalidArgumentError
 from pytest_dataloader_faults.outcomes.text import escape_for_log, printable
 from pytest_dataloader_faults.report import files
@@ -72,10 +73,6 @@ _REPEATABLE = {
 _CHOICES = {
     "only": "run only these checks, groups or globs, separated by commas",
     "exclude": "skip these checks, groups or globs",
-}
-_CODE = {
-    "contract": "Contract(may_substitute=True)",
-    "expected-failures": "{'open-error': 'catches OSError'}",
 }
 _HINT = "Pass arguments of the class or function with --arg VALUE, and pytest options after --"
 _MERGE = (
@@ -150,9 +147,9 @@ def _add_run(commands: _Commands) -> None:
         parser.add_argument(f"--{name}", action="append", default=[], metavar=values, help=text)
     for name, text in _CHOICES.items():
         parser.add_argument(f"--{name}", metavar="CHECKS", help=text)
-    for name, example in _CODE.items():
+    for name, (parse, example) in _CODE.items():
         text = f"the Python code of {name.replace('-', '_')}, such as {example}"
-        parser.add_argument(f"--{name}", type=_parse_code, metavar="CODE", help=text)
+        parser.add_argument(f"--{name}", type=parse, metavar="CODE", help=text)
     for name, option in OPTIONS.items():
         text = f"{option.help} (default: {option.default})"
         parser.add_argument(f"--{name}", metavar=option.values, help=text)
@@ -173,6 +170,24 @@ def _parse_code(text: str) -> str:
         return ast.unparse(ast.parse(text.strip(), mode="eval"))
     except (SyntaxError, ValueError) as error:
         raise argparse.ArgumentTypeError(f"{text!r} must be Python code: {error}") from error
+
+
+def _parse_reasons(text: str) -> str:
+    code, value = _parse_code(text), text
+    with contextlib.suppress(ValueError):
+        value = ast.literal_eval(code)
+    try:
+        check(expected_failures=value)
+        require_checks("expected_failures", value or ())
+    except InvalidArgumentError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
+    return code
+
+
+_CODE = {
+    "contract": (_parse_code, "Contract(may_substitute=True)"),
+    "expected-failures": (_parse_reasons, "{'open-error': 'catches OSError'}"),
+}
 
 
 def code_of(text: str) -> str:

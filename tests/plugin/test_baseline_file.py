@@ -204,6 +204,8 @@ def _error(path):
 def test_a_test_that_is_missing_is_reported(suite, options):
     if options:
         pytest.importorskip("xdist")
-    _write(suite, {f"{ZEROS}_renamed": {"open-error": ""}, OTHER: {"open-error": ""}})
+    missing = ["test_gone.py::test_zeros", f"{ZEROS}_renamed"]
+    suite.pytester.makepyfile(b="")
+    _write(suite, {test: {"open-error": ""} for test in (*missing, OTHER)})
     result = suite.run(SUITE.replace("def test_healthy", "def helper"), BASELINE, *options)
-    result.stdout.fnmatch_lines([f"baseline.json lists missing tests: {ZEROS}_renamed"])
+    result.stdout.fnmatch_lines([f"baseline.json lists missing tests: {', '.join(missing)}"])

@@ -35,6 +35,8 @@ def test_the_first_check_says_how_long_all_will_take(suite):
     assert result.ret == pytest.ExitCode.INTERRUPTED
     line = "dataloader-faults: test_inner.py::test_slow: 2? checks will take about * s, * s of it"
     result.stdout.fnmatch_lines([f"{line} to import slow_library, which the test's module should*"])
+    # The test's result stands after the name of its file, as without this line.
+    result.stdout.re_match_lines([r"test_inner\.py F?"])
 
 
 SUITE = """
