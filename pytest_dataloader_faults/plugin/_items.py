@@ -20,7 +20,6 @@ _DEVICE_NODES = "nvidiactl kfd dxg dri/renderD* accel/accel* davinci[0-9]*".spli
 """In /dev: of CUDA, ROCm, WSL, Intel's and other accelerators, and Ascend."""
 NOT_APPLICABLE = pytest.StashKey[str]()
 """Why an item was skipped before its check, which cannot run on this machine."""
-_no_check_selected = pytest.StashKey[bool]()
 _is_configured = pytest.StashKey[bool]()
 _LATE = (
     "{}: pytest loads this file after it has read its options, which is too late for checks: move"
@@ -114,15 +113,6 @@ def deselect(config: pytest.Config, items: list[pytest.Item]) -> None:
     if left_out:
         items[:] = selected
         config.hook.pytest_deselected(items=left_out)
-        config.stash[_no_check_selected] = not any(map(runs_check, selected))
-
-
-def pytest_report_collectionfinish(config: pytest.Config) -> str | None:
-    """Say that the command line selects no check; pytest itself only says "deselected"."""
-    if not config.stash.get(_no_check_selected, False):
-        return None
-    options = " ".join(_options.typed_options(config, _options.CHOICE))
-    return f"dataloader-faults: no test runs a check selected by {options}"
 
 
 def options_of(node: pytest.Item) -> dict[str, Any]:

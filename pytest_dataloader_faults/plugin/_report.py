@@ -155,7 +155,8 @@ class Collector:
             began = time.monotonic()
             if self._paths and began >= self._next_write:
                 with contextlib.suppress(OSError, UnicodeError):  # The end of the run reports it.
-                    self._write(self._make_report(is_complete=False))
+                    for target in self._paths:
+                        self._write(self._make_report(is_complete=False), target)
                 now = time.monotonic()
                 self._next_write = now + _COST * (now - began)
 
@@ -193,11 +194,10 @@ class Collector:
                 session.exitstatus = pytest.ExitCode.USAGE_ERROR
                 self._lines.append((f"the baseline was not written: {error}", {}))
 
-    def _write(self, report: Report, *targets: str) -> None:
+    def _write(self, report: Report, target: str) -> None:
         from pytest_dataloader_faults.report import files
 
-        for target in targets or self._paths:
-            files.write(report, target)
+        files.write(report, target)
 
     def _add_step_summary(self) -> None:
         """Add the report to the summary of the GitHub job."""
@@ -258,15 +258,14 @@ class Collector:
             width = min(terminal.WIDTH, terminalreporter.config.get_terminal_writer().fullwidth)
             quotes = terminalreporter.config.getoption("tbstyle") == "no"
             shown = replace(self._report, items=items)
-            for text, markup in terminal.summary(shown, width, quotes=quotes):
-                write_line(terminalreporter, text, **markup)
+            self._lines[:0] = terminal.summary(shown, width, quotes=quotes)
             for command in ci.github_commands(self._report) if is_github_job() else ():
                 terminalreporter.write_line(command)
-        for text, markup in self._lines:
-            write_line(terminalreporter, text, **markup)
         if stale := sorted({*self._stale, *self._config.stash.get(_stale, [])}):
             where = _options.baseline_path(self._config)[0]
-            write_line(terminalreporter, f"{where} lists missing tests: {', '.join(stale)}")
+            self._lines.append((f"{where} lists missing tests: {', '.join(stale)}", {}))
+        for text, markup in self._lines:
+            terminalreporter.write_line(escape_for_log(text), **markup)
 
     @property
     def items(self) -> tuple[Item, ...]:
@@ -311,11 +310,6 @@ class Collector:
         return Report(versions=versions, runs=(run,), items=self.items)
 
 
-def write_line(reporter: pytest.TerminalReporter, text: str, **markup: bool) -> None:
-    """Write a line of this plugin, which may quote the user's data."""
-    reporter.write_line(escape_for_log(text), **markup)
-
-
 def status(report: pytest.TestReport) -> tuple[str, str, tuple[str, dict[str, bool]]] | None:
     """What ``pytest -v`` shows for an item that ran a check, including its verdict."""
     is_shown = report.when == "call" and not (report.skipped or hasattr(report, "wasxfail"))
@@ -347,11 +341,9 @@ def note_stale_entries(config: pytest.Config, items: list[pytest.Item]) -> None:
     files = {test.partition("::")[0] for test in tests}
     missing = {failure.test for failure in config.stash.get(_baseline, {})} - tests
     if missing and not any("::" in each for each in config.args):
+        places = ((test, test.partition("::")[0]) for test in missing)
         config.stash[_stale] = [
-            test
-            for test in missing
-            for file in (test.partition("::")[0],)
-            if file in files or not os.path.exists(config.rootpath / file)
+            test for test, file in places if file in files or not (config.rootpath / file).exists()
         ]
         getattr(config, "workeroutput", {})[MARKER] = config.stash[_stale]
 

@@ -367,19 +367,3 @@ def test_wrong_checks_are_usage_errors(light_suite):
     assert f"{only} contains 'opn-*', which matches no check: workers-a" in unmatched.stderr.str()
     assert f"ERROR: {only}=', ' must name one or more checks" in empty.stderr.str()
     assert "leave no check to run. Keep at least one" in none_left.stderr.str()
-
-
-def test_a_choice_that_leaves_no_test_is_reported(light_suite):
-    """Pytest says no more than that some were deselected, and exits with 5."""
-    source = """
-        import pytest
-
-        @pytest.mark.dataloader_faults(only="pickles,open-error")
-        def test_x(fault_check): ...
-    """
-    only = "--dataloader-faults-only=rank-stops"
-    result = light_suite.run(source, only)
-    assert result.ret == pytest.ExitCode.NO_TESTS_COLLECTED
-    assert f"dataloader-faults: no test runs a check selected by {only}" in result.outlines
-    collection = light_suite.again("--dataloader-faults-only=pickles", "--collect-only")
-    collection.stdout.no_fnmatch_line("*no test runs a check*")

@@ -34,8 +34,6 @@ from pytest_dataloader_faults.report.model import (
     group_by_cause,
 )
 
-_FOLDED = (PASSED, XFAILED, *LEFT_OUT)
-"""The statuses of items that the page folds."""
 _LONGEST_TITLE = 60
 
 
@@ -115,7 +113,7 @@ def _template_facts(report: Report) -> dict[str, Any]:
             **{name: check.promise for name, check in CHECKS.items()},
         },
         "groups": group_by_cause(report.items),
-        "folded": _FOLDED,
+        "folded": (PASSED, XFAILED, *LEFT_OUT),
     }
 
 
