@@ -1,33 +1,25 @@
-"""Records as JSON, and back: one codec for journals and files. Pure.
+"""What processes of this package write for each other, and data of other programs. Pure.
 
-A record is a dataclass or a named tuple, and each field has a type that JSON can hold. In a
-journal, a record is a message: an object that names its type, which ``register`` has
-entered. The records of what faults and workers did are here, too, because workers, the supervisor,
-trials and reports pass them on as they are.
+A line of a journal is a pickled record. A report is JSON, whose records are dataclasses; each
+field has a type that JSON can hold. The records of what faults and workers did are here, too,
+because workers, the supervisor, trials and reports pass them on as they are.
 """
 
 from __future__ import annotations
 
+import base64
 import functools
 import inspect
-import itertools
-import json
-import operator
-import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import io
+import pickle
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from enum import Enum
 from types import NoneType
 from typing import Annotated, Any, NamedTuple, TypeAlias, get_args, get_origin, get_type_hints
 
 from pytest_dataloader_faults import faults as vocabulary
-from pytest_dataloader_faults._arguments import ArgumentRule, StrEnum, ints, is_number, one_of
-from pytest_dataloader_faults.exceptions import (
-    HarnessError,
-    InvalidArgumentError,
-    _format_value,
-    _shorten,
-)
+from pytest_dataloader_faults._arguments import ArgumentRule, StrEnum, ints, is_number
+from pytest_dataloader_faults.exceptions import InvalidArgumentError, _format_value, _shorten
 from pytest_dataloader_faults.faults import Fault
 from pytest_dataloader_faults.faults.base import FiringKind
 
@@ -38,9 +30,6 @@ _LEAF_NAMES = {
     bool: "true or false",
     NoneType: "null",
 }
-_LEAVES = frozenset(_LEAF_NAMES)
-_CLASSES: Mapping[type, tuple[type, ...]] = {float: (int, float)}
-"""The classes that JSON has for a leaf, if not only its own."""
 _LONGEST = 1e9
 """Seconds, about 30 years: sums of such numbers can be computed and formatted."""
 Seconds: TypeAlias = Annotated[
@@ -56,7 +45,7 @@ Number: TypeAlias = Annotated[int, ints(1, (1 << 63) - 1)]
 
 
 class Note:
-    """Base of records that JSON names by type, because a field may hold several kinds of them."""
+    """Base of facts that only some trials have."""
 
 
 class MisfitError(InvalidArgumentError):
@@ -67,287 +56,134 @@ class MisfitError(InvalidArgumentError):
         place = path.removeprefix(".") or "the data"
         super().__init__(f"{place} must be {allowed}, got {_shorten(_format_value(value))}")
 
-    def at_step(self, step: str) -> MisfitError:
-        """The same error, for data whose part *step* was read."""
-        return MisfitError(self.value, self.allowed, step + self.path)
 
+def from_json(kind: Any, data: Any, path: str = "") -> Any:
+    """Return the *kind* of value that ``to_json`` converted to *data*, which is at *path*.
 
-class _Reader(NamedTuple):
-    """How to read one kind of value: *read* it, unless its class is among the *plain* ones.
-
-    Values of these are read as they are. To look for the class is twice as quick as a call.
-    """
-
-    plain: frozenset[type]
-    read: Callable[[Any], Any]
-
-
-_PLAIN_OF = operator.attrgetter("plain")
-
-
-def from_json(kind: Any, data: Any, *, ignore_unknown: bool = False) -> Any:
-    """Return the *kind* of value that ``to_json`` converted to *data*.
-
-    ``Annotated[kind, Rule(...)]`` restricts the values further. *ignore_unknown*: ignore fields
-    that the classes do not have, such as those of a later version.
+    ``Annotated[kind, rule]`` restricts the values further. Fields that the classes do not have,
+    such as those of a later version, are ignored.
 
     Raises:
         MisfitError: A value does not have the type that the annotation of its field names.
     """
-    return _reader_of(kind, ignore_unknown).read(data)
-
-
-@functools.cache
-def _reader_of(kind: Any, ignore_unknown: bool) -> _Reader:
-    """The reader of a *kind* of value, cached because a run has many thousands of values."""
-    if kind is Any:  # Such as an index, which may be a tuple.
-        return _Reader(_LEAVES, lambda data: tuple(data) if isinstance(data, list) else data)
-    if kind is Fault:
-        return _Reader(frozenset(), vocabulary.from_dict)
-    if kind in _LEAVES:
-        classes = _CLASSES.get(kind, (kind,))
-        return _Reader(frozenset(classes), functools.partial(_read_leaf, kind, classes))
-    if arguments := get_args(kind):
-        return _reader_of_generic(get_origin(kind), arguments, ignore_unknown)
-    if issubclass(kind, Enum):
-        members = {each.value: each for each in kind}
-        return _Reader(frozenset(), functools.partial(_read_member, members))
-    read = _read_note if issubclass(kind, Note) else _read_record
-    return _Reader(frozenset(), functools.partial(read, kind, ignore_unknown))
-
-
-def _read_leaf(kind: type, classes: tuple[type, ...], data: Any) -> Any:
-    if data.__class__ is not kind:
-        is_flag = data.__class__ is bool  # It is an int for Python.
-        if is_flag or not isinstance(data, classes):
-            raise MisfitError(data, _LEAF_NAMES[kind])
-    return data
-
-
-def _read_member(members: Mapping[Any, Enum], data: Any) -> Enum:
-    try:
-        return members[data]
-    except (KeyError, TypeError):
-        raise MisfitError(data, one_of(members).allowed) from None
-
-
-def _reader_of_generic(origin: Any, arguments: tuple[Any, ...], ignore_unknown: bool) -> _Reader:
+    origin, arguments = get_origin(kind), get_args(kind)
     if origin is Annotated:
-        return _reader_with_rule(_reader_of(arguments[0], ignore_unknown).read, arguments[1])
-    if origin is tuple and arguments[-1] is not Ellipsis:
-        readers = [_reader_of(each, ignore_unknown) for each in arguments]
-        return _Reader(frozenset(), functools.partial(_read_tuple, readers))
-    if origin in (tuple, Sequence):
-        reader = _reader_of(arguments[0], ignore_unknown)
-        return _Reader(frozenset(), functools.partial(_read_list, reader))
-    if origin in (dict, Mapping):
-        reader = _reader_of(arguments[1], ignore_unknown)
-        return _Reader(frozenset(), functools.partial(_read_mapping, reader))
-    (kind,) = (each for each in arguments if each is not NoneType)  # A union with None.
-    reader = _reader_of(kind, ignore_unknown)
-    return _Reader(reader.plain | {NoneType}, functools.partial(_read_optional, reader))
+        if not arguments[1].allows(data):
+            raise MisfitError(data, arguments[1].allowed, path)
+        return from_json(arguments[0], data, path)
+    if origin is tuple:
+        if not isinstance(data, list | tuple):
+            raise MisfitError(data, "a list", path)
+        return tuple(
+            from_json(arguments[0], each, f"{path}[{place}]") for place, each in enumerate(data)
+        )
+    if NoneType in arguments:
+        return _read_optional(arguments, data, path)
+    if kind in _LEAF_NAMES:
+        classes = (int, float) if kind is float else (kind,)
+        is_flag = isinstance(data, bool)  # It is an int for Python.
+        if not isinstance(data, classes) or (is_flag and kind is not bool):
+            raise MisfitError(data, _LEAF_NAMES[kind], path)
+        return data
+    if not isinstance(data, Mapping):
+        raise MisfitError(data, "an object", path)
+    if origin:
+        return {
+            key: from_json(arguments[1], each, f"{path}[{_shorten(_format_value(key))}]")
+            for key, each in data.items()
+        }
+    return _read_record(kind, data, path)
 
 
-def _reader_with_rule(read: Callable[[Any], Any], rule: ArgumentRule) -> _Reader:
-    def read_allowed(data: Any) -> Any:
-        if not rule.allows(data):
-            raise MisfitError(data, rule.allowed)
-        return read(data)
-
-    return _Reader(frozenset(), read_allowed)
-
-
-def _read_optional(reader: _Reader, data: Any) -> Any:
+def _read_optional(kinds: Sequence[Any], data: Any, path: str) -> Any:
     if data is None:
         return None
     try:
-        return reader.read(data)
+        return from_json(kinds[0], data, path)
     except MisfitError as error:
-        if error.path:
+        if error.path != path:
             raise
-        raise MisfitError(data, f"{error.allowed}, or null") from None
-
-
-def _read_tuple(readers: Sequence[_Reader], data: Any) -> Any:
-    if not isinstance(data, (list, tuple)) or len(data) != len(readers):
-        raise MisfitError(data, f"a list of {len(readers)} values")
-    return tuple(data) if _are_plain(readers, data) else _read_parts(readers, data)
-
-
-def _are_plain(readers: Iterable[_Reader], data: Iterable[Any]) -> bool:
-    """Whether all of *data* is read as it is; the loop is not one of Python's."""
-    return all(map(operator.contains, map(_PLAIN_OF, readers), map(type, data)))
-
-
-def _read_list(reader: _Reader, data: Any) -> Any:
-    if not isinstance(data, (list, tuple)):
-        raise MisfitError(data, "a list")
-    if reader.plain.issuperset(map(type, data)):
-        return tuple(data)
-    return _read_parts(itertools.repeat(reader, len(data)), data)
-
-
-def _read_parts(readers: Iterable[_Reader], data: Sequence[Any]) -> tuple[Any, ...]:
-    values: list[Any] = []
-    try:
-        for (plain, read), value in zip(readers, data, strict=True):
-            values.append(value if value.__class__ in plain else read(value))
-    except MisfitError as error:
-        raise error.at_step(f"[{len(values)}]") from None
-    return tuple(values)
-
-
-def _read_mapping(reader: _Reader, data: Any) -> Any:
-    if not isinstance(data, Mapping):
-        raise MisfitError(data, "an object")
-    mapping = {}
-    for key, value in data.items():
-        try:
-            mapping[key] = value if value.__class__ in reader.plain else reader.read(value)
-        except MisfitError as error:
-            raise error.at_step(f"[{_shorten(_format_value(key))}]") from None
-    return mapping
+        raise MisfitError(data, f"{error.allowed}, or null", path) from None
 
 
 @functools.cache
-def _readers_of(kind: Any, ignore_unknown: bool) -> Mapping[str, _Reader]:
-    """The reader of each field of *kind*, by name, in order."""
+def _fields_with_types(kind: Any) -> Mapping[str, tuple[Any, bool]]:
+    """The type of each field of *kind*, and whether it has no default."""
     types = get_type_hints(kind, include_extras=True)
-    names = inspect.signature(kind).parameters
-    return {name: _reader_of(types[name], ignore_unknown) for name in names}
-
-
-def _read_record(kind: Any, ignore_unknown: bool, data: Any) -> Any:
-    """Read a dataclass or named tuple from an object, or a named tuple from a list of values."""
-    readers = _readers_of(kind, ignore_unknown)
-    if isinstance(data, (list, tuple)) and hasattr(kind, "_fields") and len(data) <= len(readers):
-        if len(data) == len(readers) and _are_plain(readers.values(), data):
-            return kind(*data)
-        data = dict(zip(readers, data, strict=False))
-    if data.__class__ is not dict and not isinstance(data, Mapping):
-        raise MisfitError(data, "an object")
-    if ignore_unknown:
-        data = {name: data[name] for name in readers if name in data}
-    converted = _read_fields(readers, data)
-    if len(data) < len(readers):
-        _require(kind, data)
-    return kind(**{**data, **converted})
-
-
-def _read_note(kind: Any, ignore_unknown: bool, data: Any) -> Any:
-    """Read a note of this *kind* from an object that names its type."""
-    if not isinstance(data, Mapping):
-        raise MisfitError(data, "an object")
-    named = _MESSAGES.get(str(data.get("type")), NoneType)
-    if not issubclass(named, kind):
-        raise MisfitError(data, f"an object with the type of a {kind.__name__}")
-    values = {name: value for name, value in data.items() if name != "type"}
-    return _read_record(named, ignore_unknown, values)
-
-
-def _read_fields(readers: Mapping[str, _Reader], data: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields of *data* that are not read as they are."""
-    converted = {}
-    try:
-        for name, value in data.items():
-            plain, read = readers[name]
-            if value.__class__ not in plain:
-                converted[name] = read(value)
-    except MisfitError as error:
-        raise error.at_step(f".{name}") from None
-    except KeyError:
-        if name in readers:
-            raise
-        message = f"an object without {_shorten(_format_value(name))}"
-        raise MisfitError(data, message) from None
-    return converted
-
-
-def _require(kind: Any, data: Mapping[str, Any]) -> None:
-    """Raise MisfitError if *data* lacks a field of *kind* that has no default."""
-    for name in _required_fields(kind):
-        if name not in data:
-            raise MisfitError(data, f"an object with {name!r}")
-
-
-@functools.cache
-def _required_fields(kind: Any) -> list[str]:
-    """The fields of *kind* that have no default."""
     parameters = inspect.signature(kind).parameters.values()
-    return [each.name for each in parameters if each.default is each.empty]
+    return {each.name: (types[each.name], each.default is each.empty) for each in parameters}
+
+
+def _read_record(kind: Any, data: Mapping[str, Any], path: str) -> Any:
+    values = {}
+    for name, (field_kind, is_required) in _fields_with_types(kind).items():
+        if name in data:
+            values[name] = from_json(field_kind, data[name], f"{path}.{name}")
+        elif is_required:
+            raise MisfitError(data, f"an object with {name!r}", path)
+    return kind(**values)
 
 
 def to_json(value: Any) -> Any:
     """*value* as plain data: faults and records as dicts, tuples as lists."""
-    if type(value) in _LEAVES:
-        return value
-    if isinstance(value, (list, tuple)):
-        return list(map(to_json, value))
-    if isinstance(value, Fault) or hasattr(value, "__dataclass_fields__"):
-        value = _fields_of(value)
-    if isinstance(value, dict):
-        return {key: to_json(each) for key, each in value.items()}
-    return value
-
-
-@functools.cache
-def _names_of(kind: Any) -> tuple[str, ...]:
-    """The names of the fields of a dataclass."""
-    return tuple(each.name for each in fields(kind))
-
-
-def _fields_of(value: Any) -> dict[str, Any]:
-    """The fields of a fault or record, by name, as they are."""
     if isinstance(value, Fault):
-        return vocabulary.to_dict(value)
-    if isinstance(value, tuple):
-        return value._asdict()  # type: ignore[attr-defined,no-any-return]  # A named tuple.
-    kind: Any = type(value)
-    values = {name: getattr(value, name) for name in _names_of(kind)}
-    return {"type": kind.__name__, **values} if isinstance(value, Note) else values
+        value = vocabulary.to_dict(value)
+    elif hasattr(value, "_asdict"):
+        value = value._asdict()
+    elif hasattr(value, "__dataclass_fields__"):
+        kind = {"type": type(value).__name__} if isinstance(value, Note) else {}
+        value = kind | {each.name: getattr(value, each.name) for each in fields(value)}
+    if isinstance(value, Mapping):
+        return {key: to_json(each) for key, each in value.items()}
+    return list(map(to_json, value)) if isinstance(value, (list, tuple)) else value
 
 
-_ENCODER, _DECODER = json.JSONEncoder(default=_fields_of), json.JSONDecoder()
-_START = re.compile(r'\{"type": "(\w+)"')
-_MESSAGES: dict[str, Any] = {}
+_OWN_MODULES = "pytest_dataloader_faults."
+_PLAIN: dict[type, Callable[[Any], Any]] = {
+    str: str.__str__,
+    int: int.__int__,
+    float: float.__float__,
+    tuple: tuple,
+}
 
 
-class UnknownMessageError(HarnessError):
-    """The text is not a message."""
+class _Pickler(pickle.Pickler):
+    def reducer_override(self, value: Any) -> Any:
+        """Make plain values of those whose classes are not ours, such as ``numpy.str_``."""
+        if not type(value).__module__.startswith(_OWN_MODULES):
+            for kind, convert in _PLAIN.items():
+                if isinstance(value, kind):
+                    return kind, (convert(value),)
+        return NotImplemented
 
 
-class IncompleteMessageError(UnknownMessageError):
-    """The JSON is incomplete, for example because the process that wrote it was killed."""
+def pickled(record: object) -> bytes:
+    """*record* as a pickle of our own classes, and plain ones: who reads it has no others."""
+    buffer = io.BytesIO()
+    _Pickler(buffer, pickle.HIGHEST_PROTOCOL).dump(record)
+    return buffer.getvalue()
 
 
-def register(*kinds: type[Any]) -> None:
-    """Enter *kinds* of records that are messages, by their names."""
-    _MESSAGES.update({kind.__name__: kind for kind in kinds})
+_END = "."
+"""Of a whole line."""
 
 
-def encode(message: Any) -> bytes:
-    """*message* as JSON that names its type."""
-    return _ENCODER.encode({"type": type(message).__name__, **_fields_of(message)}).encode()
+def encode(event: object) -> bytes:
+    """*event* as a line of a journal, which names its type first."""
+    text = base64.b64encode(pickled(event)).decode()
+    # It starts on a new line, even after half a line of a process that was killed.
+    return f"\n{type(event).__name__} {text}{_END}\n".encode()
 
 
-def decode(text: str) -> Any:
-    """The message that ``encode`` made *text* from, with tuples for sequences.
+def decode(text: str, names: Container[str]) -> Iterator[Any]:
+    """Yield the events of the types *names* in *text*.
 
-    Raises:
-        UnknownMessageError: The text is not a message, or has other fields.
+    Half lines are skipped, and what the user's code has written there.
     """
-    try:
-        data = _DECODER.decode(text)
-        return _read_record(_MESSAGES[data.pop("type")], False, data)
-    except (AttributeError, KeyError, RecursionError, TypeError, ValueError) as error:
-        is_cut_off = isinstance(error, json.JSONDecodeError)
-        kind = IncompleteMessageError if is_cut_off else UnknownMessageError
-        raise kind(f"{text[:200]!r} is not a message: {error!r}") from error
-
-
-def kind_of(text: str) -> type[Any] | None:
-    """The type of the message that *text* begins with, found without parsing the rest."""
-    return _MESSAGES.get(match[1]) if (match := _START.match(text)) else None
+    for line in text.split("\n"):
+        name, _, packed = line.partition(" ")
+        if name in names and packed.endswith(_END):
+            yield pickle.loads(base64.b64decode(packed.removesuffix(_END)))  # noqa: S301
 
 
 class FiringPlace(StrEnum):

@@ -47,7 +47,6 @@ STATE = {
     "_trial.process.fork_server._started": "one process has torch, for all trials of this one",
     "battery.checks.CHECKS": "a run of pytest adds the user's checks, and removes them at its end",
     "faults.base.KINDS": "filled as the classes are made",
-    "wire._MESSAGES": "filled as the modules that define messages are imported",
 }
 """What changes at the level of a module, and why it is no argument."""
 CHANGING = {"append", "add", "update", "remove", "pop", "clear", "extend", "discard", "setdefault"}

@@ -115,7 +115,7 @@ def test_repr_is_code(fault):
 
 @given(any_fault())
 def test_copies_are_equal(fault):
-    copies = [pickle.loads(pickle.dumps(fault)), copy.deepcopy(fault)]  # noqa: S301  # our own
+    copies = [pickle.loads(pickle.dumps(fault)), copy.deepcopy(fault)]
 
     assert [fault, fault] == copies
     assert {fault} == set(copies)

@@ -180,7 +180,7 @@ class Cifar:
         self.data, self.targets = [], []
         for part in range(1, 6):
             with open(root / f"cifar-10-batches-py/data_batch_{part}", "rb") as file:
-                entry = pickle.load(file, encoding="latin1")  # noqa: S301  # our own data
+                entry = pickle.load(file, encoding="latin1")
                 self.data.append(entry["data"])
                 self.targets.extend(entry["labels"])
         self.data = np.vstack(self.data).reshape(-1, 3, 32, 32)

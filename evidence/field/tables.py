@@ -201,7 +201,7 @@ def sqlite_rows(folder: Path):
 
 
 def _shelf(folder: Path) -> None:
-    with shelve.open(str(folder / "shelf")) as store:  # noqa: S301  # our own data
+    with shelve.open(str(folder / "shelf")) as store:
         for number in range(16):
             store[str(number)] = data.noise(number, 300)
 
@@ -218,7 +218,7 @@ class Shelf:
 
     def __getitem__(self, index: int):
         if self.store is None:
-            self.store = shelve.open(self.path, flag="r")  # noqa: S301  # our own data
+            self.store = shelve.open(self.path, flag="r")
         return self.store[str(index)]
 
 

@@ -10,17 +10,15 @@ from __future__ import annotations
 import array
 import contextlib
 import errno
-import io
 import os
 import pickle
 import select
 import socket
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from multiprocessing import reduction
-from typing import Any, NamedTuple, TypeAlias, get_args
+from typing import Any, NamedTuple, TypeAlias
 
-from pytest_dataloader_faults import wire
 from pytest_dataloader_faults._engine.fake import FakeTree
 from pytest_dataloader_faults._engine.kernel.calls import FilterRequirements
 from pytest_dataloader_faults._engine.plan import FaultPlan
@@ -31,7 +29,7 @@ from pytest_dataloader_faults._engine.system.temporary import (
 )
 from pytest_dataloader_faults.faults.base import Place
 from pytest_dataloader_faults.outcomes.stages import FileEvent, Refusal
-from pytest_dataloader_faults.wire import FaultFacts, WorkerFacts
+from pytest_dataloader_faults.wire import FaultFacts, WorkerFacts, pickled
 
 # Some facts about a connection. Each message is one packet, which arrives whole. So the supervisor
 # never waits for the rest of one: the thread that sends it may wait for the GIL, and the thread
@@ -49,31 +47,12 @@ _IN_PACKET, _IN_FILE = b"p", b"f"
 _MAX_DESCRIPTORS = 253
 """SCM_MAX_FD, see unix(7)."""
 _SPACE = socket.CMSG_SPACE(_MAX_DESCRIPTORS * array.array("i").itemsize)
-_OWN_MODULES = "pytest_dataloader_faults."
-
-_PLAIN: dict[type, Callable[[Any], Any]] = {
-    str: str.__str__,
-    int: int.__int__,
-    float: float.__float__,
-}
-
-
-class _Pickler(pickle.Pickler):
-    def reducer_override(self, value: Any) -> Any:
-        """Make plain values of those whose classes are not ours, such as ``numpy.str_``."""
-        if not type(value).__module__.startswith(_OWN_MODULES):
-            for kind, convert in _PLAIN.items():
-                if isinstance(value, kind):
-                    return kind, (convert(value),)
-        return NotImplemented
 
 
 @contextlib.contextmanager
 def packed(message: object, descriptors: Sequence[int] = ()) -> Iterator[tuple[bytes, list[int]]]:
     """The packet of *message*, and the descriptors to attach to it in this scope."""
-    buffer = io.BytesIO()
-    _Pickler(buffer, pickle.HIGHEST_PROTOCOL).dump(message)
-    data = buffer.getvalue()
+    data = pickled(message)
     if len(data) < _LARGEST:
         yield _IN_PACKET + data, [*descriptors]
         return
@@ -397,7 +376,6 @@ ToLoader: TypeAlias = Done | Idle | WorkerReports
 OfFetches: TypeAlias = FetchStarted | SampleStarted | FetchFinished | WorkerIdle
 FromWorker: TypeAlias = Hello | OfFetches | TakesFreeMemory
 ToJournal: TypeAlias = WorkerArmed | WorkerReports | FileEvent
-wire.register(*get_args(ToJournal))
 
 
 _PRINTED_SHOWN = 4000

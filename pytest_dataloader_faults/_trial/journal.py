@@ -1,8 +1,8 @@
 """What a trial writes down, while it runs, and the outcome in that. Pure but for the file.
 
-The journal is an anonymous file. Each line is an event, as JSON that names its type. Every process
-of a trial writes to it at once what it knows, so that it is there if a process dies or hangs. The
-warden reads it while the trial runs, and pytest makes the outcome of it when the trial is over.
+The journal is an anonymous file, and each line of it is an event. Every process of a trial writes
+to it at once what it knows, so that it is there if a process dies or hangs. The warden reads it
+while the trial runs, and pytest makes the outcome of it when the trial is over.
 
 =====================  =============================================  ==========================
 Event                  When                                           Who reads it
@@ -206,7 +206,6 @@ TrialEvent: TypeAlias = (
 )  # fmt: skip
 JournalEvent: TypeAlias = TrialEvent | ToJournal
 EventT = TypeVar("EventT")
-wire.register(*get_args(TrialEvent))
 
 _UNWRITABLE = 71
 """The exit status of a process that has lost its journal; the warden reads ``loss``."""
@@ -254,7 +253,7 @@ class Journal(AnonymousFile):
         except ClosedByUserError as error:
             self._loss.write(str(error))
             os._exit(_UNWRITABLE)
-        data = memoryview(b"\n%b\n" % wire.encode(event))
+        data = memoryview(wire.encode(event))
         while data:
             data = data[os.write(self.fd, data) :]
 
@@ -267,21 +266,12 @@ class Journal(AnonymousFile):
         self.write(FactsFound(notes=(note,)))
 
     def events(self) -> list[JournalEvent]:
-        """The events in the order written, without half a line of a process that was killed.
-
-        Raises:
-            UnknownMessageError: A line is not an event.
-        """
+        """The events in the order written, without half a line of a process that was killed."""
         return list(self.of(*get_args(JournalEvent)))
 
     def of(self, *kinds: type[EventT]) -> Iterator[EventT]:
         """The events of these *kinds*; the others are not parsed."""
-        for line in filter(None, self.text().split("\n")):
-            kind = wire.kind_of(line)
-            if kind and not issubclass(kind, kinds):
-                continue
-            with contextlib.suppress(wire.IncompleteMessageError):
-                yield wire.decode(line)
+        return wire.decode(self.text(), {kind.__name__ for kind in kinds})
 
 
 def outcome_from(

@@ -31,8 +31,6 @@ from pytest_dataloader_faults.wire import (
     Number,
     Seconds,
     WorkerFacts,
-    from_json,
-    register,
     to_json,
 )
 
@@ -116,9 +114,6 @@ class Crash(Note):
 
     file: str
     library: str
-
-
-register(Crash)
 
 
 @dataclass(frozen=True)
@@ -486,8 +481,3 @@ class Outcome(Shown):
     def to_dict(self) -> dict[str, Any]:
         """Return plain data for JSON."""
         return dict(to_json(self))
-
-    @classmethod
-    def from_dict(cls, data: dict[str, Any]) -> Outcome:
-        """Return the outcome from the *data* of ``to_dict``."""
-        return from_json(cls, data)  # type: ignore[no-any-return]

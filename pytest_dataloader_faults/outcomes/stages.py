@@ -8,7 +8,7 @@ from typing import NamedTuple, TypeAlias
 
 from pytest_dataloader_faults._arguments import StrEnum
 from pytest_dataloader_faults.outcomes.text import printable
-from pytest_dataloader_faults.wire import Note, register
+from pytest_dataloader_faults.wire import Note
 
 
 class Stage(StrEnum):
@@ -317,9 +317,3 @@ def describe_change(refusal: Refusal) -> str:
     verb = "delete" if refusal.change.deletes else "overwrite"
     place = f" ({refusal.place})" if refusal.place else ""
     return f"{verb} {printable(refusal.path)}{place}"
-
-
-register(
-    *(Refusal, ChangedState, LoadedState, SavedState, SharedConnection),
-    *(Absence, EpochsApart, FolderShared),
-)

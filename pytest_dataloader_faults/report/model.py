@@ -227,7 +227,7 @@ class Report:
             raise MisfitError(version, str(VERSION), "version")
         if "items" not in data:
             raise MisfitError(data, "an object with 'items'")
-        report: Report = from_json(cls, data, ignore_unknown=True)
+        report: Report = from_json(cls, data)
         places: dict[str, int] = {}
         for place, item in enumerate(report.items):
             if (first := places.setdefault(item.nodeid, place)) != place:

@@ -1,6 +1,7 @@
 """Loaders with a state, and workers that keep one: what is asked of them, and what is not."""
 
 import functools
+import pickle
 import time
 from typing import Any
 
@@ -91,7 +92,7 @@ def test_the_second_trial_is_killed(counted):
         "resumed 1": 4,
         "uninterrupted": 8,
     }
-    assert type(killed).from_dict(killed.to_dict()) == killed
+    assert pickle.loads(pickle.dumps(killed)) == killed
 
 
 @pytest.mark.parametrize(

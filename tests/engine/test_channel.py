@@ -25,7 +25,6 @@ from pytest_dataloader_faults._engine.protocol import (
 from pytest_dataloader_faults.faults import ReadError, SlowRead
 from pytest_dataloader_faults.faults.base import FiringKind
 from pytest_dataloader_faults.outcomes import FaultFacts, FileCounts, Firing, WorkerFacts
-from pytest_dataloader_faults.wire import UnknownMessageError, decode
 from support.rows import rows
 
 
@@ -175,21 +174,3 @@ def test_a_message_arrives_as_it_was_sent(ends, message):
 def test_no_message_is_missing_here():
     sent = protocol.FromLoader | protocol.ToLoader | protocol.FromWorker
     assert set(map(type, MESSAGES)) == {*get_args(sent), Proceed}
-
-
-@rows(
-    "text",
-    [
-        '{"type": "Hi"}',
-        '{"code": 3}',
-        '{"type": "WorkerArmed"}',
-        '{"type": "WorkerArmed", "pid": 3, "at": 1.0, "why": 0}',
-        "[1, 2]",
-        "3",
-        "no JSON",
-    ],
-)
-def test_an_unknown_record_is_an_error_that_shows_it(text):
-    with pytest.raises(UnknownMessageError) as refused:
-        decode(text)
-    assert text in str(refused.value)

@@ -1,6 +1,7 @@
 """The text of a failure, and how results are shown."""
 
 import json
+import pickle
 import signal
 from dataclasses import replace
 from html.parser import HTMLParser
@@ -10,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.vendor.pretty import pretty
 
-from pytest_dataloader_faults import Contract, Outcome, Verdict, run_trial
+from pytest_dataloader_faults import Contract, Verdict, run_trial
 from pytest_dataloader_faults import faults as vocabulary
 from pytest_dataloader_faults.outcomes import (
     Cause,
@@ -24,7 +25,6 @@ from pytest_dataloader_faults.outcomes.agreement import BY_FORM, EXACT, Comparis
 from pytest_dataloader_faults.outcomes.judge.report import comparison_notes, explain
 from pytest_dataloader_faults.outcomes.stages import DONE
 from pytest_dataloader_faults.search import Exploration
-from pytest_dataloader_faults.wire import MisfitError
 from support.facts import (
     EIO,
     EPOCH_1,
@@ -295,26 +295,9 @@ def test_reproduce_is_code_that_runs_the_same_trial():
 
 @settings(max_examples=50)
 @given(outcomes(st.none() | st.lists(st.integers() | st.text()).map(tuple)))
-def test_outcome_survives_json(outcome):
-    assert outcome == Outcome.from_dict(json.loads(json.dumps(outcome.to_dict())))
-
-
-@rows(
-    "note",
-    [
-        {"batches": 1},
-        {"type": "Position", "epoch": 1, "batch": 1},
-        {"type": ["SavedState"]},
-        [1],
-        None,
-    ],
-)
-def test_a_note_names_its_type(note):
-    """A record of another kind is not a note, even if JSON can name it."""
-    data = {**ordinary(COMPLETE).to_dict(), "notes": [note]}
-
-    with pytest.raises(MisfitError, match=r"^notes\[0\] must be an object"):
-        Outcome.from_dict(data)
+def test_outcome_survives_pickle_and_can_be_json(outcome):
+    assert outcome == pickle.loads(pickle.dumps(outcome))
+    assert json.loads(json.dumps(outcome.to_dict())) == outcome.to_dict()
 
 
 @given(outcomes(), references(), contracts())
@@ -324,9 +307,7 @@ def test_any_facts_have_one_verdict(outcome, reference, contract):
     A contract that promises more passes less.
     """
     finding = judge_trial(outcome, reference, contract)
-    again = judge_trial(
-        Outcome.from_dict(json.loads(json.dumps(outcome.to_dict()))), reference, contract
-    )
+    again = judge_trial(pickle.loads(pickle.dumps(outcome)), reference, contract)
 
     assert finding == again
     assert isinstance(finding.verdict, Verdict)

@@ -267,7 +267,7 @@ def in_a_child(read: Callable[[], Any], meanwhile: Callable[[], object] = lambda
     os.close(sink)
     meanwhile()
     with open(source, "rb") as pipe:
-        gave = pickle.loads(pipe.read())  # noqa: S301  # our own child wrote it
+        gave = pickle.loads(pipe.read())
     os.waitpid(pid, 0)
     if isinstance(gave, OSError):
         raise gave

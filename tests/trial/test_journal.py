@@ -2,6 +2,7 @@
 
 import json
 import os
+import pickle
 import signal
 import threading
 from dataclasses import replace
@@ -22,7 +23,6 @@ from pytest_dataloader_faults._trial.journal import (
     ProcessesStarted,
     ReferenceTaken,
     TrialEnded,
-    Turn,
     outcome_from,
     reference_from,
     timeline_of,
@@ -48,7 +48,7 @@ from pytest_dataloader_faults.outcomes import (
 )
 from pytest_dataloader_faults.outcomes.agreement import Sample
 from pytest_dataloader_faults.outcomes.stages import DONE, RECOVERY, Stage
-from pytest_dataloader_faults.wire import UnknownMessageError, encode
+from pytest_dataloader_faults.wire import encode
 from support.datasets import Records
 from support.facts import EIO, EPOCH_1, EPOCH_2, batch_of, fired, ordinary, stream
 
@@ -95,15 +95,16 @@ def test_events_come_back_in_order(journal):
 
 def test_an_event_of_the_supervisor_is_one_too(journal):
     event = WorkerArmed(7, 2.0)
-    os.write(journal.fd, b"\n" + encode(event) + b"\n")
+    os.write(journal.fd, encode(event))
     assert journal.events() == [event]
 
 
-@pytest.mark.parametrize("line", [b'{"type": "Unheard"}', b'{"phase": "start"}', b"7"])
-def test_an_unknown_event_raises(journal, line):
-    os.write(journal.fd, line + b"\n")
-    with pytest.raises(UnknownMessageError, match="is not a message"):
-        list(journal.of(Turn))
+@pytest.mark.parametrize("line", [b"Turn", b"Unheard gASV.", b"7", b"\xff\n\n.\nTurn x"])
+def test_what_is_no_event_is_skipped(journal, line):
+    """The user's code may have written it."""
+    os.write(journal.fd, line)
+    journal.write(BEGAN)
+    assert journal.events() == [BEGAN]
 
 
 def test_it_survives_its_writer(journal):
@@ -117,12 +118,12 @@ def test_it_survives_its_writer(journal):
 
 def test_a_line_that_was_cut_off_does_not_hide_the_others(journal):
     journal.write(BEGAN)
-    os.write(journal.fd, b'{"type": "BatchReceived", "batch": {"indi')
+    os.write(journal.fd, encode(BatchReceived(EPOCH_1, BATCH))[:40])
     assert journal.events() == [BEGAN]
 
 
 def test_events_after_half_a_line_are_read(journal):
-    os.write(journal.fd, b'{"type": "BatchReceived", "batch": {"indi')
+    os.write(journal.fd, encode(BatchReceived(EPOCH_1, BATCH))[:40])
     ended = TrialEnded(exitcode=-9, duration=1.0, began=2.0)
     journal.write(ended)
     assert journal.events() == [ended]
@@ -180,7 +181,7 @@ def test_facts_of_some_trials_are_notes():
 
     assert outcome.notes == notes
     assert outcome.of(Absence) == notes[1:2]
-    assert Outcome.from_dict(outcome.to_dict()) == outcome
+    assert pickle.loads(pickle.dumps(outcome)) == outcome
 
 
 def test_the_supervisors_last_report_fills_the_counters():
@@ -236,8 +237,7 @@ def test_a_fault_stands_between_its_cause_and_its_error(records):
     _check_read_error(outcome, path, "worker 1")
     recovery = [each.text for each in outcome.timeline if "the recovery" in each.text]
     assert [recovery[0], recovery[-1]] == ["the recovery starts", "the recovery ends"]
-    again = Outcome.from_dict(json.loads(json.dumps(outcome.to_dict())))
-    assert (again, again.timeline) == (outcome, outcome.timeline)
+    assert json.loads(json.dumps(outcome.to_dict()))["timeline"][0]["process"] == "loader"
 
 
 def test_a_trial_that_hangs_ends_at_the_deadline(records):

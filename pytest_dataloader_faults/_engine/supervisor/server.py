@@ -160,7 +160,7 @@ class Supervisor:
     def _write(self, event: protocol.ToJournal) -> None:
         """Write *event* to the journal of the trial, if there is one."""
         if self._report_fd is not None:
-            os.write(self._report_fd, b"\n" + wire.encode(event) + b"\n")
+            os.write(self._report_fd, wire.encode(event))
 
     def _on_control(self, _events: int) -> None:
         assert self.control is not None

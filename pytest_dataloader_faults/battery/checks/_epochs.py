@@ -36,7 +36,7 @@ from pytest_dataloader_faults.steps import (
     arm_workers,
     run_epochs,
 )
-from pytest_dataloader_faults.wire import Note, register
+from pytest_dataloader_faults.wire import Note
 
 if TYPE_CHECKING:
     from pytest_dataloader_faults._trial.run import TrialProcess
@@ -74,9 +74,6 @@ class NeverDrawn(Note):
 
     count: int
     length: int
-
-
-register(NeverDrawn)
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ from pytest_dataloader_faults.outcomes.reference import Reference
 from pytest_dataloader_faults.outcomes.stages import DONE
 from pytest_dataloader_faults.outcomes.text import format_size, pluralize
 from pytest_dataloader_faults.steps import Epoch, Step, arm_workers
-from pytest_dataloader_faults.wire import Note, register
+from pytest_dataloader_faults.wire import Note
 
 if TYPE_CHECKING:
     from pytest_dataloader_faults._trial.run import TrialProcess
@@ -120,9 +120,6 @@ class WorkerMemory(Note):
     stays: bool = False
     page: int = 4096
     error: str = ""
-
-
-register(WorkerMemory)
 
 
 def growth_of(memory: WorkerMemory) -> Growth | None:

@@ -28,7 +28,7 @@ from pytest_dataloader_faults.outcomes import Finding, Outcome, Reference, Verdi
 from pytest_dataloader_faults.outcomes.contract import Cause
 from pytest_dataloader_faults.outcomes.stages import FolderShared, Phase, Stage
 from pytest_dataloader_faults.steps import Epoch, Make, Processes, Step, arm_workers, run_epochs
-from pytest_dataloader_faults.wire import Note, register
+from pytest_dataloader_faults.wire import Note
 
 if TYPE_CHECKING:
     from pytest_dataloader_faults._trial.run import TrialProcess
@@ -66,9 +66,6 @@ class UsedGenerator(Note):
     worker: int
     library: str
     state: str
-
-
-register(UsedGenerator)
 
 
 @dataclass(frozen=True)
