@@ -30,7 +30,7 @@ from pytest_dataloader_faults._engine.system.imports import timed_imports
 from pytest_dataloader_faults._engine.system.temporary import ClosedByUserError
 from pytest_dataloader_faults._engine.worker.arm import WorkerSession, start_unarmed
 from pytest_dataloader_faults._engine.worker.fetch_hooks import seed_everything, seed_samples
-from pytest_dataloader_faults._trial import accelerator, loaders, process_group, resources
+from pytest_dataloader_faults._trial import loaders, process_group, resources
 from pytest_dataloader_faults._trial.connections import SharedConnections
 from pytest_dataloader_faults._trial.driver import LoaderDriver, describe_error, idle_at_once
 from pytest_dataloader_faults._trial.factory import describe_data_folder
@@ -191,8 +191,8 @@ class TrialProcess:
 
     def use_accelerator(self) -> None:
         """Use the accelerator, and copy each batch to it."""
-        accelerator.use()
-        self._use_batch = accelerator.copy_to_device
+        resources.use_accelerator()
+        self._use_batch = resources.copy_to_device
 
     def read_sample(self) -> None:
         """Read a sample here before the fork, as some scripts do."""
@@ -395,7 +395,7 @@ class TrialProcess:
 
 def _refuse_impossible_faults(job: Job, loader: DataLoader[Any]) -> None:
     if loader.num_workers and loader.pin_memory:
-        accelerator.require_use()
+        resources.require_accelerator()
     users = [repr(fault) for fault in job.faults if fault.needs_worker]
     if users and not loader.num_workers:
         message = (

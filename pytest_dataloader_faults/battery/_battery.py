@@ -93,7 +93,7 @@ class Battery:
     def _plan_scenarios(self, check: Check) -> Scenarios:
         """The scenarios of *check*; raises NotApplicable if it does not apply."""
         if check.scenario.uses_accelerator:
-            from pytest_dataloader_faults._trial.accelerator import missing_accelerator  # and torch
+            from pytest_dataloader_faults._trial.resources import missing_accelerator  # and torch
 
             if lacking := missing_accelerator():
                 raise NotApplicable(lacking)

@@ -145,7 +145,7 @@ def require_accelerator(item: pytest.Item) -> None:
 
     if explain_missing_engine():
         return
-    from pytest_dataloader_faults._trial.accelerator import missing_accelerator
+    from pytest_dataloader_faults._trial.resources import missing_accelerator
 
     reason = missing_accelerator()
     if reason and _options.typed(item.config, "require-gpu"):

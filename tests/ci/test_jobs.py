@@ -20,7 +20,7 @@ import yaml
 from packaging.requirements import Requirement
 
 import pytest_dataloader_faults as package
-from pytest_dataloader_faults._trial.accelerator import missing_accelerator
+from pytest_dataloader_faults._trial.resources import missing_accelerator
 from pytest_dataloader_faults.battery.checks import CHECKS, GROUPS
 from pytest_dataloader_faults.report.command import main
 from support.rows import rows

@@ -16,9 +16,9 @@ import pytest
 from pytest_dataloader_faults import Verdict, check_dataset
 from pytest_dataloader_faults._settings import Settings
 from pytest_dataloader_faults._trial import run_trial_job, take_reference
-from pytest_dataloader_faults._trial.accelerator import missing_accelerator
 from pytest_dataloader_faults._trial.job import Job
 from pytest_dataloader_faults._trial.ranks import run_ranks
+from pytest_dataloader_faults._trial.resources import missing_accelerator
 from pytest_dataloader_faults.battery._battery import Battery
 from pytest_dataloader_faults.battery.checks import CHECKS, workers
 from pytest_dataloader_faults.battery.checks.listings import LISTINGS

@@ -12,7 +12,7 @@ from torch.utils.data import DataLoader
 from pytest_dataloader_faults import check_dataset, run_trial
 from pytest_dataloader_faults._engine.system.proc import descriptor_links
 from pytest_dataloader_faults._settings import Settings
-from pytest_dataloader_faults._trial import accelerator, take_reference
+from pytest_dataloader_faults._trial import resources, take_reference
 from support.children import in_its_own_process
 from support.datasets import Records
 from support.judging import judge_trial
@@ -56,28 +56,28 @@ def test_batches_are_pinned_and_the_same_on_the_device(records):
     plain = DataLoader(Records(records), batch_size=4)
     for pinned, expected in zip(loader, plain, strict=True):
         assert all(each.is_pinned() for each in pinned)
-        copies = accelerator.copy_to_device(pinned)
-        assert {each.device.type for each in copies} == {accelerator._device().type}
+        copies = resources.copy_to_device(pinned)
+        assert {each.device.type for each in copies} == {resources._accelerator().type}
         assert all(map(torch.equal, [each.cpu() for each in copies], expected))
 
 
 @in_its_own_process()
 def test_bytes_in_use_are_reported(records):
-    accelerator.use()
-    usage = accelerator.bytes_in_use()
+    resources.use_accelerator()
+    usage = resources.bytes_in_use()
     pinned = torch.ones(1 << 20).pin_memory()
-    copies = accelerator.copy_to_device(pinned)
+    copies = resources.copy_to_device(pinned)
     torch.accelerator.synchronize()
-    peak = accelerator.bytes_in_use()
+    peak = resources.bytes_in_use()
     assert peak["pinned"] >= usage["pinned"] + pinned.nbytes
     assert peak["device"] >= usage["device"] + copies.nbytes
     del pinned, copies
-    assert accelerator.bytes_in_use() == usage
+    assert resources.bytes_in_use() == usage
 
 
 @in_its_own_process()
 def test_workers_inherit_the_device_s_descriptors(records):
-    accelerator.use()
+    resources.use_accelerator()
     ours = _opened_on_device(os.getpid())
     iterator = iter(DataLoader(Records(records), num_workers=1))
     next(iterator)

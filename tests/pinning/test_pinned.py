@@ -12,8 +12,8 @@ from torch.utils.data import DataLoader
 
 from pytest_dataloader_faults import inject, run_trial
 from pytest_dataloader_faults._settings import DEADLINE
-from pytest_dataloader_faults._trial import accelerator, take_reference
-from pytest_dataloader_faults._trial.accelerator import missing_accelerator
+from pytest_dataloader_faults._trial import resources, take_reference
+from pytest_dataloader_faults._trial.resources import missing_accelerator
 from pytest_dataloader_faults.exceptions import UnusableDatasetError
 from pytest_dataloader_faults.faults import (
     OpenError,
@@ -175,7 +175,7 @@ def test_tensors_are_copied_wherever_a_batch_has_them():
     tensor, plain = torch.ones(2), object()
     batch = {"a": [tensor, (tensor, "text")], "b": Pair(tensor, plain)}
 
-    copied = accelerator.copy_to_device(batch, torch.device("meta"))
+    copied = resources.copy_to_device(batch, torch.device("meta"))
 
     assert type(copied["b"]) is Pair
     assert [copied["a"][1][1], copied["b"].labels] == ["text", plain]
@@ -184,7 +184,7 @@ def test_tensors_are_copied_wherever_a_batch_has_them():
 
 
 def test_nothing_is_in_use_before_an_accelerator_is_used():
-    assert accelerator.bytes_in_use() == {"pinned": 0, "device": 0}
+    assert resources.bytes_in_use() == {"pinned": 0, "device": 0}
 
 
 def test_without_an_accelerator_it_does_not_apply(records, monkeypatch):

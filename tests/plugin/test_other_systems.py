@@ -193,7 +193,7 @@ def test_battery(fault_check):
 """
 ACCELERATOR = """
 import torch
-from pytest_dataloader_faults._trial.accelerator import missing_accelerator
+from pytest_dataloader_faults._trial.resources import missing_accelerator
 from pytest_dataloader_faults.plugin import _items
 
 _items._DEVICE_NODES = ["null"]

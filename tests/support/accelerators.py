@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import torch
 
-from pytest_dataloader_faults._trial.accelerator import missing_accelerator
+from pytest_dataloader_faults._trial.resources import missing_accelerator
 
 _copies: list[weakref.ref[Any]] = []
 
