@@ -19,7 +19,7 @@ from pytest_dataloader_faults._engine.loader.iterator import replace_iterator_ma
 from pytest_dataloader_faults._engine.system.imports import FOR_FORK_SERVER
 from pytest_dataloader_faults._engine.system.processes import end_if_interrupted, has_ended
 from pytest_dataloader_faults._engine.worker.fetch_hooks import end_streams, start_with_end
-from pytest_dataloader_faults._trial import process_group, samplers
+from pytest_dataloader_faults._trial import ranks, samplers
 from pytest_dataloader_faults._trial.factory import (
     advice_for,
     call_factory,
@@ -139,14 +139,14 @@ def make_loader(job: Job) -> DataLoader[Any]:
             object.__setattr__(loader, name, value)  # torch forbids it, since workers may run.
         _detach_parent_workers(loader)
         if rank is not None:
-            process_group.refuse_dispatcher(outer_loader(loader), kind_of(dataset_of(loader)))
+            ranks.refuse_dispatcher(outer_loader(loader), kind_of(dataset_of(loader)))
     else:
         all_options = job.loader
         lacks_workers = all_options.get("num_workers") == 0 and "num_workers" not in job.changes
         if job.needs_workers and lacks_workers:
             del all_options["num_workers"]
         if rank is not None and kind_of(result) == "map":
-            all_options = process_group.divide(rank, result, all_options)
+            all_options = ranks.divide(rank, result, all_options)
         loader = _loader_for(result, all_options)
     if kind_of(dataset_of(loader)) == "map":
         _require_samples(loader)

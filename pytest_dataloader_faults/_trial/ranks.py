@@ -1,4 +1,4 @@
-"""Run a job in several ranks: one job for each, and one outcome of all [runs in pytest].
+"""Ranks: one job for each, one outcome of all, and what a rank does [in pytest and the trial].
 
 A rank may fail because another one did. So the outcome of all ranks is that of the one which was
 the first to fail, by the clock that all processes of a machine share.
@@ -7,23 +7,41 @@ the first to fail, by the clock that all processes of a machine share.
 from __future__ import annotations
 
 import contextlib
+import inspect
 import math
+import os
 import socket
-from collections.abc import Iterator, Sequence
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from enum import IntEnum
+from typing import Any
 
-from pytest_dataloader_faults import exceptions
+import torch
+from torch.utils.data import DistributedSampler
+
 from pytest_dataloader_faults._arguments import ArgumentRule, is_int
 from pytest_dataloader_faults._engine.system.temporary import AnonymousFile
 from pytest_dataloader_faults._settings import check
-from pytest_dataloader_faults._trial import (
-    outcome_of,
-    require_engine_for_job,
-    run_together,
-)
+from pytest_dataloader_faults._trial import outcome_of, require_engine_for_job, run_together
 from pytest_dataloader_faults._trial.job import LOOPBACK, Job, Rank
-from pytest_dataloader_faults._trial.journal import JournalEvent, PassEnded, TrialEnded
+from pytest_dataloader_faults._trial.journal import (
+    HARNESS,
+    LOADER,
+    OTHERS,
+    Journal,
+    JournalEvent,
+    PassEnded,
+    TrialEnded,
+)
+from pytest_dataloader_faults.exceptions import (
+    InvalidArgumentError,
+    UnusableDatasetError,
+    UnusableEnvironmentError,
+)
 from pytest_dataloader_faults.outcomes import Outcome
+from pytest_dataloader_faults.outcomes.stages import Absence, EpochsApart, Position, Reason
 
 CALLS_USER_CODE = True
 
@@ -39,6 +57,18 @@ _NO_GLOO = (
     "ranks={} needs torch.distributed with gloo, which this build of torch lacks. Install a build"
     " that has it, or remove ranks"
 )
+_distributed: Any = torch.distributed
+_NO_LOOPBACK = (
+    "ranks cannot create a process group, because gloo needs the loopback interface: {}. Bring it"
+    " up (ip link set lo up), or remove ranks. No dataset was judged"
+)
+_DISPATCHED = (
+    "accelerate's dispatch_batches=True makes rank 0 draw the batches of all ranks, so it is not"
+    " known which samples of a map-style dataset each rank gets. Prepare the loader with"
+    " dispatch_batches=False"
+)
+_INIT = "init_process_group"
+_ENVIRONMENT = (None, "env://")
 
 
 def run_ranks(
@@ -83,7 +113,7 @@ def _require_ranks(ranks: int | None, on_rank: int | str | None = None) -> int:
     check(ranks=ranks)
     if ranks is None:
         message = f"on_rank={on_rank!r} selects one of several ranks: pass ranks=2 or more"
-        raise exceptions.InvalidArgumentError(message)
+        raise InvalidArgumentError(message)
     allowed = f"an int from 0 to {ranks - 1} (with ranks={ranks}), 'all', or None for the last one"
     ArgumentRule(lambda value: value in (None, ALL) or is_int(value, 0, ranks - 1), allowed).check(
         "on_rank", on_rank
@@ -104,9 +134,9 @@ def _require_gloo(ranks: int) -> None:
 
     if not (distributed.is_available() and distributed.is_gloo_available()):
         message = _NO_GLOO.format(ranks)
-        raise exceptions.UnusableEnvironmentError(message, "torch without gloo")
+        raise UnusableEnvironmentError(message, "torch without gloo")
     if distributed.is_initialized():
-        raise exceptions.InvalidArgumentError(_HAS_GROUP.format(ranks))
+        raise InvalidArgumentError(_HAS_GROUP.format(ranks))
 
 
 @contextlib.contextmanager
@@ -144,3 +174,190 @@ def _failed_at(outcome: Outcome, events: Sequence[JournalEvent]) -> float:
             case TrialEnded():
                 return event.began + outcome.duration
     return math.inf
+
+
+# Some facts about process groups. A script calls ``init_process_group()`` once, and a second call
+# raises. A factory may be written for a script that has called it, or may call it itself, by env://
+# from the variables that torchrun sets. So a group is there when the factory is called, and the
+# first call of the factory's own replaces that group. All groups of a trial find their members by
+# one ``FileStore`` on an anonymous file, which the ranks inherit: ranks do not listen on
+# MASTER_PORT, which another program may have taken. gloo connects by the loopback interface.
+#
+# The harness's collectives have their own group, or they would mix with those of the dataset. A
+# rank that runs out of batches announces that in a collective, which a training job would not join.
+# So the others know without a deadline that they would wait forever.
+
+
+def join(rank: Rank, journal: Journal) -> Meetings | None:
+    """Make this process *rank*, as one that torchrun has started; None for a single rank."""
+    os.environ.update(rank.environment)
+    journal.write_turn(HARNESS)
+    store: Any = _distributed.HashStore()
+    if rank.size > 1:
+        store = _distributed.FileStore(f"/proc/self/fd/{rank.store}", rank.size)
+    try:
+        _init(rank, store, "harness")
+    except RuntimeError as error:
+        message = _NO_LOOPBACK.format(error)
+        raise UnusableEnvironmentError(message, "no loopback interface") from error
+    _replace_init(_members(rank, store, "dataset"))
+    # Its first collective waits until every rank has the other group: one may destroy that soon.
+    meetings = Meetings(rank, store, journal) if rank.size > 1 else None
+    journal.write_turn(LOADER)
+    return meetings
+
+
+def divide(rank: Rank, dataset: Any, options: dict[str, Any]) -> dict[str, Any]:
+    """*options* of a loader that delivers the part of one *rank* of a map-style *dataset*."""
+    if any(options.get(name) for name in ("sampler", "batch_sampler")):
+        return options
+    shuffle = options.get("shuffle", True)
+    sampler: Any = DistributedSampler(dataset, rank.size, rank.number, shuffle=shuffle)
+    return {**options, "shuffle": None, "sampler": sampler}
+
+
+def refuse_dispatcher(outer: Any, kind: str) -> None:
+    """Refuse the *outer* loader of a map-style dataset of which one rank draws what others get."""
+    if type(outer).__name__ == "DataLoaderDispatcher" and kind == "map":
+        raise UnusableDatasetError(_DISPATCHED)
+
+
+def _init(rank: Rank, store: Any, name: str) -> None:
+    _distributed.init_process_group("gloo", **_members(rank, store, name))
+
+
+def _members(rank: Rank, store: Any, name: str) -> dict[str, Any]:
+    """How *rank* finds the others of the group *name*."""
+    prefixed = _distributed.PrefixStore(name, store)
+    return {"store": prefixed, "rank": rank.number, "world_size": rank.size}
+
+
+def _destroy() -> None:
+    """Close the connections of every group of the dataset's."""
+    if _distributed.is_initialized():
+        _distributed.destroy_process_group()
+
+
+def _replace_init(members: dict[str, Any]) -> None:
+    """Have the first call of ``init_process_group`` replace the group that there is."""
+    real = _distributed.init_process_group
+
+    def init_process_group(*args: Any, **kwargs: Any) -> None:
+        """Like torch's function, if a group exists that is not the caller's."""
+        _rename(init_process_group, real)
+        _destroy()
+        arguments = inspect.signature(real).bind(*args, **kwargs).arguments
+        if arguments.get("store") is None and arguments.get("init_method") in _ENVIRONMENT:
+            arguments = {**arguments, **members, "init_method": None}
+        real(**arguments)
+
+    _rename(real, init_process_group)
+
+
+def _rename(was: Callable[..., None], now: Callable[..., None]) -> None:
+    """Replace *was* with *now* in each module, also if it was imported from torch."""
+    for module in list(sys.modules.values()):
+        if vars(module).get(_INIT) is was:
+            setattr(module, _INIT, now)
+
+
+class _State(IntEnum):
+    """What a rank contributes to a collective."""
+
+    HAS_BATCH = 0
+    FINISHED = 1
+    FAILED = 2
+
+
+_REASONS = {_State.FINISHED: Reason.FINISHED, _State.FAILED: Reason.FAILED}
+
+
+class Meetings:
+    """Where this rank waits for the others: after each batch, and after its last one.
+
+    The collective in which a rank has run out of batches is the last one of all. A rank that an
+    error has ended closes the connections of the dataset's group, as the end of its process would:
+    so nobody waits for it in a collective of the dataset's own.
+    """
+
+    def __init__(self, rank: Rank, store: Any, journal: Journal) -> None:
+        self._rank, self._store, self._journal = rank, store, journal
+        self.number = rank.number
+        self.notes = _distributed.PrefixStore("notes", store)
+        """What the steps of ranks write down for each other."""
+        self._group = _distributed.ProcessGroupGloo(*_members(rank, store, "meetings").values())
+        self._are_over = self._are_apart = self._has_failed = False
+        self._exchange(_State.HAS_BATCH, Position(0, 0))
+
+    def meet(self, epoch: int, batch: int) -> bool:
+        """Wait with *batch* of *epoch*, from 1, until each rank has one; False if one has none."""
+        position = Position(epoch, batch)
+        self._journal.write_turn(OTHERS)
+        try:
+            states = self._exchange(_State.HAS_BATCH, position)
+        except RuntimeError:  # gloo's, once the connection to a rank is closed.
+            return self._end(Absence(None, Reason.GONE, position))
+        absent = [(state, rank) for rank, (state, _) in enumerate(states) if state in _REASONS]
+        if absent:
+            state, rank = max(absent)
+            return self._end(Absence(rank, _REASONS[state], position))
+        positions = tuple(each for _, each in states)
+        if len({each.epoch for each in positions}) > 1 and not self._are_apart:
+            self._are_apart = True
+            self._journal.write_note(EpochsApart(positions))
+        self._journal.write_turn(LOADER)
+        return True
+
+    def await_second(self) -> None:
+        """Wait with all ranks until the same second of the clock begins."""
+        states = self._exchange(_State.HAS_BATCH, Position(0, math.ceil(time.time())))
+        self._journal.write_turn(HARNESS)
+        begin = max(position.batch for _, position in states)
+        while (seconds := begin - time.time()) > 0:
+            time.sleep(seconds)
+
+    def leave(self, *, failed: bool) -> None:
+        """Announce to the others that this rank has run out of batches."""
+        if failed and not self._are_over:
+            _destroy()
+        self._wait(_State.FAILED if failed else _State.FINISHED)
+        self._are_over = True
+
+    def renew(self) -> None:
+        """Replace the group that was closed, for the recovery pass of all ranks."""
+        if self._has_failed:
+            _destroy()
+            self._journal.write_turn(HARNESS)
+            with contextlib.suppress(RuntimeError):  # A rank has exited.
+                _init(self._rank, self._store, "recovery")
+
+    def end(self) -> None:
+        """Wait until each rank is here: what the others still do may need this process."""
+        self._are_over = False
+        self._wait(_State.FINISHED)
+
+    def _wait(self, state: _State) -> None:
+        if self._are_over:
+            return
+        self._journal.write_turn(OTHERS)
+        with contextlib.suppress(RuntimeError):  # A rank has exited, whose own facts say how.
+            self._exchange(state, Position(0, 0))
+        self._journal.write_turn(HARNESS)
+
+    def _end(self, absence: Absence) -> bool:
+        self._are_over = True
+        self._journal.write_note(absence)
+        self._journal.write_turn(LOADER)
+        return False
+
+    def _exchange(self, state: _State, position: Position) -> list[tuple[_State, Position]]:
+        """What each rank brings, in the order of their numbers."""
+        ours = torch.tensor([state, position.epoch, position.batch])
+        tensors = [torch.zeros_like(ours) for _ in range(self._rank.size)]
+        self._group.allgather([tensors], [ours]).wait()
+        states = [
+            (_State(state), Position(*position))
+            for state, *position in map(torch.Tensor.tolist, tensors)
+        ]
+        self._has_failed |= any(each is _State.FAILED for each, _ in states)
+        return states

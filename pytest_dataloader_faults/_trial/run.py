@@ -30,7 +30,7 @@ from pytest_dataloader_faults._engine.system.imports import timed_imports
 from pytest_dataloader_faults._engine.system.temporary import ClosedByUserError
 from pytest_dataloader_faults._engine.worker.arm import WorkerSession, start_unarmed
 from pytest_dataloader_faults._engine.worker.fetch_hooks import seed_everything, seed_samples
-from pytest_dataloader_faults._trial import loaders, process_group, resources
+from pytest_dataloader_faults._trial import loaders, ranks, resources
 from pytest_dataloader_faults._trial.connections import SharedConnections
 from pytest_dataloader_faults._trial.driver import LoaderDriver, describe_error, idle_at_once
 from pytest_dataloader_faults._trial.factory import describe_data_folder
@@ -86,7 +86,7 @@ def run(job: Job, around: Surroundings, supervision: SupervisorHandle | None, nu
     torch.set_num_threads(1)  # A forked copy of OpenMP's thread pool lacks the threads.
     seed_everything(job.settings.seed)
     try:
-        meetings = process_group.join(job.rank, journal) if job.rank else None
+        meetings = ranks.join(job.rank, journal) if job.rank else None
         TrialProcess(job, around, supervision, free, meetings).run(job.processes[number])
     except REFUSALS as error:
         journal.write(failed(error))
@@ -108,7 +108,7 @@ class TrialProcess:
     around: Surroundings
     supervision: SupervisorHandle | None
     free: FreeResources
-    meetings: process_group.Meetings | None
+    meetings: ranks.Meetings | None
 
     def __post_init__(self) -> None:
         self.journal = self.around.facts

@@ -9,7 +9,6 @@ from functools import partial
 from typing import Any
 
 from pytest_dataloader_faults._trial import repeat_if_killed
-from pytest_dataloader_faults._trial.ranks import run_ranks
 from pytest_dataloader_faults.battery.fault_free_run import FaultFreeRun
 from pytest_dataloader_faults.battery.workload import Workload
 from pytest_dataloader_faults.exceptions import UnusableDatasetError
@@ -137,6 +136,8 @@ def _run(
 
     *shares*: whether the ranks share a folder.
     """
+    from pytest_dataloader_faults._trial.ranks import run_ranks  # It imports torch.
+
     job = replace(run.job(*faults, **arguments), draws=())
 
     def run_once(unprovoked: tuple[str, ...]) -> Outcome:
