@@ -37,7 +37,6 @@ from pytest_dataloader_faults.battery.workload import (
     Workload,
     has_fake_files,
 )
-from pytest_dataloader_faults.exceptions import UnusableDatasetError
 from pytest_dataloader_faults.faults import Fault
 from pytest_dataloader_faults.faults.globs import GlobMatcher
 from pytest_dataloader_faults.outcomes import Contract, Finding, Outcome, Reference, reference
@@ -349,10 +348,7 @@ class FaultFreeRun:
 
     def _adapt(self, comparison: Comparison) -> Comparison:
         """The closest comparison, no closer than *comparison*, by which two reads agree."""
-        taken = self._take(comparison)
-        if taken.unstable:
-            raise UnusableDatasetError(taken.unstable)
-        return taken.comparison
+        return self._take(comparison).comparison
 
     def _take(self, comparison: Comparison) -> Reference:
         """The reference for a comparison that is no closer than *comparison*.
@@ -360,8 +356,7 @@ class FaultFreeRun:
         The first one may have fewer samples than the settings say; the others then have as many.
         """
         # Random samples that are read again differ from their batch, whatever made that.
-        known = (each for each in self._references.values() if not each.unstable)
-        if any(each.comparison.in_batches for each in known):
+        if any(each.comparison.in_batches for each in self._references.values()):
             comparison = replace(comparison, in_batches=True)
         taken = take_reference(
             self.make_dataset,

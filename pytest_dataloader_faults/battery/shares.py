@@ -164,7 +164,6 @@ def _reference(
         known_reference,
         samples=tuple(pairs),
         comparison=comparison,
-        unstable="",
     )
     is_unique = len(dict(digests)) == len(set(digests))
     return reference if is_unique and (comparison.in_batches or reference.has_content) else None

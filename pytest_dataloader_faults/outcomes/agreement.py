@@ -163,6 +163,8 @@ class Comparison:
     @property
     def form(self) -> str:
         """What is compared of a part whose content is not."""
+        if "" in self.mask.ignored:
+            return "indices"
         return "types" if self.mask else "types and shapes"
 
     def reduce(self, parts: Iterable[Part]) -> Sequence[Part]:
@@ -210,7 +212,7 @@ def find_mask(first: SampleParts, second: SampleParts) -> Mask:
 def closest(
     comparison: Comparison, first: SampleParts, second: SampleParts, *, is_stream: bool
 ) -> Comparison:
-    """The closest comparison by which both readings are the same, if there is one."""
+    """The closest comparison by which both readings are the same."""
     if not comparison.by_form:
         mask = comparison.mask | find_mask(first, second)
         masked = replace(comparison, mask=mask)
@@ -221,8 +223,7 @@ def closest(
         for reading in (first, second)
     )
     mask = replace(comparison.mask, form_only=()) | find_mask(*forms)
-    is_any = "" in mask.ignored  # Whatever the dataset returns would be right.
-    return comparison if is_any else replace(comparison, by_form=True, mask=mask)
+    return replace(comparison, by_form=True, mask=mask)
 
 
 def _is_sufficient(

@@ -28,7 +28,6 @@ class Reference:
         kind: ``"map"`` or ``"iterable"``.
         samples: By index, or by the tuple of its indices if a batch is compared as one sample; by
             place in a stream.
-        unstable: What is wrong if a sample differed between two reads, whatever is compared; or "".
         varying: In how many samples each part differed, by its path.
         second_pass_count: How many samples a stream returned in a second pass, if fewer.
         comparison: How samples are compared, as in an outcome.
@@ -56,7 +55,6 @@ class Reference:
 
     kind: str
     samples: tuple[tuple[Any, Sample], ...]
-    unstable: str = ""
     varying: tuple[tuple[str, int], ...] = field(default=(), compare=False)
     second_pass_count: int | None = None
     comparison: Comparison = EXACT
@@ -193,18 +191,6 @@ def count_rows(batches: Sequence[Sequence[str]]) -> Counter[str] | None:
     """
     rows = Counter(itertools.chain.from_iterable(batches))
     return rows if all(batches) and 0 < _DISTINCT_SHARE * rows.total() <= len(rows) else None
-
-
-def describe_unstable(index: Any, change: str, contract: Contract) -> str:
-    """The error if a sample differs between two reads under every comparison of *contract*."""
-    text = f"sample {index!r} was different when it was read a second time in the same process"
-    text += f": {change}" if change else ""
-    if contract.key:
-        return f"{text}. The contract's key must return the same for both"
-    return (
-        f"{text}. Not even the types are the same, so a wrong sample could not be recognized."
-        " Declare what counts as the same sample: Contract(key=...)"
-    )
 
 
 def require_samples(reference: Reference, contract: Contract) -> None:

@@ -16,7 +16,7 @@ from pytest_dataloader_faults.outcomes.agreement import (
     is_inside,
     spread,
 )
-from pytest_dataloader_faults.outcomes.reference import describe_unstable, require_samples
+from pytest_dataloader_faults.outcomes.reference import require_samples
 from support.facts import batch_reference, map_reference
 from support.rows import rows
 
@@ -161,22 +161,6 @@ def test_a_comparison_has_a_description(comparison, description, allows):
     """It is meant for people; code distinguishes comparisons by their fields."""
     assert str(comparison) == description
     assert comparison.allows_for_randomness is allows
-
-
-@rows(
-    ("contract", "says"),
-    [
-        (Contract(), "Contract(key=...)"),
-        (Contract(key=_label), "The contract's key"),
-    ],
-)
-def test_a_sample_that_is_never_the_same_is_reported(contract, says):
-    """The message has its index, the difference, and what to do under this contract."""
-    text = describe_unstable(3, "[0] differs", contract)
-
-    assert "sample 3 " in text
-    assert ": [0] differs" in text
-    assert says in text
 
 
 @pytest.mark.parametrize("contract", [Contract(may_skip=True), Contract(may_substitute=True)])

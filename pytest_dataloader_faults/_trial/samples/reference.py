@@ -35,14 +35,13 @@ from pytest_dataloader_faults._trial.samples.passes import (
 from pytest_dataloader_faults.exceptions import UnusableDatasetError
 from pytest_dataloader_faults.outcomes import Reference
 from pytest_dataloader_faults.outcomes.agreement import (
-    Sample,
     SampleParts,
     closest,
     count_varying,
     difference,
     spread,
 )
-from pytest_dataloader_faults.outcomes.reference import count_rows, describe_unstable
+from pytest_dataloader_faults.outcomes.reference import count_rows
 from pytest_dataloader_faults.outcomes.text import pluralize
 
 if TYPE_CHECKING:
@@ -174,32 +173,34 @@ class _Taker:
         comparison = self._comparer.comparison
         is_regrouped = _have_same_rows(readings, repeats)
         pairs, others = _pairs(readings), _pairs(repeats)
-        samples, repeated = map(self._record, (pairs, others))
+        self._comparer.begin()
         names = [number if name is None else name for number, (name, _) in enumerate(pairs)]
-        place, unstable = None if is_regrouped else _find_unstable(samples, repeated), ""
-        if place is not None:
-            shown = (tuple(comparison.reduce(each[place][1])) for each in (pairs, others))
-            change = difference(*shown).replace("the reference", "the first read")
-            unstable = describe_unstable(names[place], change, self._comparer.contract)
+        samples = [self._comparer.record(tuple(parts)) for _, parts in pairs]
+        if self._comparer.contract.key is not None and not is_regrouped:
+            self._require_stable(pairs, others)
         varies = not (is_regrouped or repeats is readings)
         rows = tuple(each.rows for each in readings)
         return Reference(
             self._kind,
-            tuple(zip(names, (sample for _, sample in samples), strict=True)),
-            unstable=unstable,
+            tuple(zip(names, samples, strict=True)),
             varying=tuple(count_varying(pairs, others).items()) if varies else (),
             comparison=comparison,
             parts=rows if all(rows) else (),
         )
 
-    def _record(self, pairs: SampleParts) -> _Record:
-        """The samples in *pairs*, by the present comparison."""
-        self._comparer.begin()
-        return [(name, self._comparer.record(tuple(parts))) for name, parts in pairs]
-
-
-_Record: TypeAlias = Sequence[tuple[Any, Sample]]
-"""The samples of a pass, by their names."""
+    def _require_stable(self, readings: SampleParts, repeats: SampleParts) -> None:
+        """Refuse a key that is not the same for both *readings* of a sample."""
+        digest = self._comparer.digest
+        remaining = Counter((name, digest(parts)) for name, parts in repeats)
+        for place, (name, parts) in enumerate(readings[: len(repeats)]):
+            remaining[name, digest(parts)] -= 1
+            if remaining[name, digest(parts)] < 0:
+                change = difference(parts, repeats[place][1]).replace("the reference", "the first")
+                text = f"sample {place if name is None else name!r} was different when it was read"
+                message = (
+                    f"{text} again: {change}. The contract's key must return the same for both"
+                )
+                raise UnusableDatasetError(message)
 
 
 def _pairs(readings: _Pass) -> SampleParts:
@@ -212,16 +213,6 @@ def _have_same_rows(readings: _Pass, repeats: _Pass) -> bool:
         count_rows([each.rows for each in reading]) for reading in (readings, repeats)
     )
     return rows is not None and rows == repeated
-
-
-def _find_unstable(samples: _Record, repeated: _Record) -> int | None:
-    """The place of the first sample that was not the same twice, or None."""
-    remaining = Counter((name, sample.digest) for name, sample in repeated)
-    for place, (name, sample) in enumerate(samples[: len(repeated)]):
-        if not remaining[name, sample.digest]:
-            return place
-        remaining[name, sample.digest] -= 1
-    return None
 
 
 # Some facts about samples and their batches. A sample is read in a batch, and in a batch of its
@@ -330,7 +321,7 @@ class _ByIndex(_Taker):
         if self._comparer.comparison.is_loose:
             self._drop_useless_seeds()
         reference = self._build(readings, repeats)
-        if reference.unstable or self._agree(readings, batched):
+        if self._agree(readings, batched):
             return reference
         return self._read_whole_batches()
 
@@ -446,7 +437,9 @@ class _OfStream(_Taker):
         if is_regrouped or len(repeats) == len(readings):
             return reference
         if len(repeats) < len(readings):
-            return replace(reference, unstable="", second_pass_count=len(repeats))
-        change = f"the stream returned {pluralize(len(readings), 'sample')}, then {len(repeats)}"
-        unstable = describe_unstable(len(readings), change, self._comparer.contract)
-        return replace(reference, unstable=unstable)
+            return replace(reference, second_pass_count=len(repeats))
+        message = (
+            f"the stream returned {pluralize(len(readings), 'sample')}, and {len(repeats)} when it"
+            " was iterated again, so it is not known how many it should return"
+        )
+        raise UnusableDatasetError(message)
