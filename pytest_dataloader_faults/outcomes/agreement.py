@@ -292,22 +292,20 @@ def _group_by_path(reading: SampleParts) -> defaultdict[str, _Samples]:
 
 def _mask_at(path: str, ours: dict[str, _Samples], theirs: dict[str, _Samples]) -> Mask:
     """What is not compared at *path*, or of its container if some samples lack the part."""
-    if not _agree(ours[path], theirs[path], _presence_of):
+    if not _agree(ours[path], theirs[path], lambda part: part.path):
         containers = (each for each in (*ours, *theirs) if is_inside(path, each))
         return Mask(ignored=(max(containers, key=len, default=""),))
     has_form = _agree(ours[path], theirs[path], without_content)
     return Mask(form_only=(path,)) if has_form else Mask(types_only=(path,))
 
 
-def _agree(ours: _Samples, theirs: _Samples, reduce: Callable[[Part], Part]) -> bool:
-    return _reduced(ours, reduce) == _reduced(theirs, reduce)
-
-
-def _reduced(samples: _Samples, reduce: Callable[[Part], Part]) -> _Samples:
-    reduced: _Samples = Counter()
-    for (key, part), count in samples.items():
-        reduced[key, reduce(part)] += count
-    return reduced
+def _agree(ours: _Samples, theirs: _Samples, reduce: Callable[[Part], Hashable]) -> bool:
+    """Whether what *reduce* leaves of the parts is the same for each sample."""
+    left, other = (
+        Counter((key, reduce(part)) for key, part in samples.elements())
+        for samples in (ours, theirs)
+    )
+    return left == other
 
 
 def _types_at(path: str, reading: SampleParts) -> Counter[tuple[Hashable, Part]]:
@@ -317,10 +315,6 @@ def _types_at(path: str, reading: SampleParts) -> Counter[tuple[Hashable, Part]]
         for key, parts in reading
         for part in types_in(each for each in parts if _is_at_or_in(each.path, path))
     )
-
-
-def _presence_of(part: Part) -> Part:
-    return part._replace(form="", digest="")
 
 
 def without_content(part: Part) -> Part:

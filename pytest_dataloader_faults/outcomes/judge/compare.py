@@ -16,7 +16,7 @@ from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from pytest_dataloader_faults.faults import CorruptedFile, Fault, TruncatedFile
+from pytest_dataloader_faults.faults import CorruptedFile, TruncatedFile
 from pytest_dataloader_faults.faults.base import Effect
 from pytest_dataloader_faults.outcomes.agreement import ZEROS, Sample, difference
 from pytest_dataloader_faults.outcomes.contract import Cause, Contract, Finding, Verdict, Wrong
@@ -108,7 +108,11 @@ def allowed_in(epoch: int, outcome: Outcome, reference: Reference, contract: Con
     count = _UNLIMITED if lasting else len(firings) + unlisted
     lasting_firings = (firing for each in lasting for firing in each.firings)
     workers: Container[Any] = {firing.worker for firing in (*firings, *lasting_firings)}
-    without_data = (each for each in fired if each.fault.errno or _empties_file(each.fault))
+    without_data = (
+        each
+        for each in fired
+        if each.fault.errno or (isinstance(each.fault, TruncatedFile) and not each.fault.keep)
+    )
     unread = {
         firing.sample
         for each in without_data
@@ -139,10 +143,6 @@ def may_be_damaged(outcome: Outcome, contract: Contract) -> bool:
 def _may_be_in(firing: Firing, epoch: int) -> bool:
     """Whether *firing* was in that epoch, in an unknown one, or while the dataset was created."""
     return firing.epoch in (None, 0, epoch)
-
-
-def _empties_file(fault: Fault) -> bool:
-    return isinstance(fault, TruncatedFile) and not fault.keep
 
 
 # The rule

@@ -99,7 +99,12 @@ def _describe_firing(firing: Firing, fault: Fault) -> str:
     if firing.kind is FiringKind.REPLACED:
         state = "is truncated" if isinstance(fault, TruncatedFile) else "is damaged"
         return f"{path} {state} when read through a handle opened before the worker's first batch"
-    return f"{_describe_call(firing, fault)} {path}".rstrip()
+    call = firing.call  # Signals have names; system calls stay as they are.
+    if isinstance(fault, WorkerKilled):
+        call = f"killed by {signal_name(fault.signal)}"
+    elif isinstance(fault, WorkerExited):
+        call = f"exited by _exit({fault.code})"
+    return f"{call} {path}".rstrip()
 
 
 def _locate(firing: Firing) -> str:
@@ -108,17 +113,6 @@ def _locate(firing: Firing) -> str:
     if firing.worker is None:
         return f"in the main process (pid {firing.pid})"
     return f"in worker {firing.worker} (pid {firing.pid}), fetch {firing.fetch}"
-
-
-def _describe_call(firing: Firing, fault: Fault) -> str:
-    """Signals by their names; system calls as they are."""
-    match fault:
-        case WorkerKilled():
-            return f"killed by {signal_name(fault.signal)}"
-        case WorkerExited():
-            return f"exited by _exit({fault.code})"
-        case _:
-            return firing.call
 
 
 _DRAW_GLOBALLY = (
@@ -194,12 +188,10 @@ def _inner_frames(lines: list[str]) -> list[str]:
     """The main thread's frames, from the call that hangs up to torch's loop or the trial's code."""
     starts = [place for place, line in enumerate(lines) if line.startswith("Current thread")]
     frames = lines[starts[0] + 1 :] if starts else lines
-    inner = itertools.takewhile(lambda line: not _is_outer(line), frames)
+    inner = itertools.takewhile(
+        lambda line: not line.endswith(" in _worker_loop") and f'"{_TRIAL}' not in line, frames
+    )
     return sort_for_reader([line for line in inner if line.strip()])
-
-
-def _is_outer(line: str) -> bool:
-    return line.endswith(" in _worker_loop") or f'"{_TRIAL}' in line
 
 
 def _limit_lines(lines: list[str]) -> Iterator[str]:

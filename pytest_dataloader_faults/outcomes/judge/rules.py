@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Sequence
 from dataclasses import replace
 from http import HTTPStatus
 
@@ -338,11 +337,13 @@ def find_shortfall(outcome: Outcome, reference: Reference) -> Finding | None:
         return None
     for number, epoch in enumerate(outcome.epochs, start=1):
         if shortfall := _describe_shortfall(epoch, reference):
-            previous = _unfinished_epoch(outcome.epochs[: number - 1])
-            sentence = (
-                f"in epoch {number}{_describe_previous(previous)}, the sampler drew {shortfall}"
-            )
-            cause = SAMPLER_CONTINUES if epoch.drawn and previous else USED_UP
+            previous = next(iter(outcome.epochs[: number - 1][::-1]), None)
+            where, cause = f"in epoch {number}", USED_UP
+            if previous is not None and not previous.complete:
+                end = "ended with an error" if previous.exception else "was left early"
+                where += f", after one that {end}"
+                cause = SAMPLER_CONTINUES if epoch.drawn else USED_UP
+            sentence = f"{where}, the sampler drew {shortfall}"
             return Finding(Verdict.CORRUPTED, sentence, cause)
     return None
 
@@ -368,14 +369,3 @@ def _describe_shortfall(epoch: Pass, reference: Reference) -> str:
     promised = pluralize(epoch.batches or 0, "batch")
     batches = f"{len(epoch.drawn)} of the {promised} that its length promises"
     return f"{drawn} of the {pluralize(expected, 'sample')} of an epoch, in {batches}"
-
-
-def _unfinished_epoch(epochs: Sequence[Pass]) -> Pass | None:
-    """The last of the *epochs*, if it was not completed."""
-    return epochs[-1] if epochs and not epochs[-1].complete else None
-
-
-def _describe_previous(epoch: Pass | None) -> str:
-    if epoch is None:
-        return ""
-    return f", after one that {'ended with an error' if epoch.exception else 'was left early'}"
