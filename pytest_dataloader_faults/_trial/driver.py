@@ -47,7 +47,7 @@ from pytest_dataloader_faults._trial.loaders import (
     reraise_own_error,
 )
 from pytest_dataloader_faults._trial.samples.draws import Draw, record_draw, unpack
-from pytest_dataloader_faults._trial.samples.passes import SampleComparer, record_batch
+from pytest_dataloader_faults._trial.samples.passes import SampleComparer
 from pytest_dataloader_faults.outcomes import LoaderFacts, Pass, Phase, Raised, Stage, WorkerDeath
 from pytest_dataloader_faults.outcomes.chains import origin_of, shorten_chain
 from pytest_dataloader_faults.outcomes.stages import START
@@ -121,7 +121,7 @@ class LoaderDriver(IteratorListener):
 
     def __post_init__(self) -> None:
         remove_handler()
-        self.comparer = SampleComparer(self.job.comparison, self.job.settings.contract)
+        self.comparer = SampleComparer(self.job.comparison, self.job.settings.contract, self.loader)
         self._begun = weakref.WeakSet[Any]()
         """Iterators of torch's. One may be in a generator that the loader's author wrote."""
         self._phase = START
@@ -327,7 +327,7 @@ class LoaderDriver(IteratorListener):
         elif self.facts.kind == "map":
             draw = made_of
         self._received += 1
-        received = record_batch(result, draw, self.loader, self.comparer, max_samples)
+        received = self.comparer.record_batch(result, draw, max_samples)
         received = replace(received, worker=worker)
         self.journal.write(BatchReceived(self._phase, received))
         if self.after_batch:

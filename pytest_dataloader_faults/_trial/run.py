@@ -57,7 +57,7 @@ from pytest_dataloader_faults._trial.samplers import (
     state_of,
 )
 from pytest_dataloader_faults._trial.samples.draws import Draw, unpack
-from pytest_dataloader_faults._trial.samples.passes import Reader, SampleComparer
+from pytest_dataloader_faults._trial.samples.passes import Reader
 from pytest_dataloader_faults._trial.samples.reference import take_reference
 from pytest_dataloader_faults.faults import has_files
 from pytest_dataloader_faults.faults.base import Effect
@@ -417,4 +417,4 @@ def _read_first_sample(loader: DataLoader[Any], draws: Sequence[str]) -> None:
     samples = (part for each in drawn for part in Draw.of(each, dataset, batched=batched).split())
     if sample := next(samples, None):
         with contextlib.suppress(loaders.CollateError):
-            Reader(loader, SampleComparer()).fetch(sample)
+            Reader(loader=loader).fetch(sample)

@@ -12,7 +12,7 @@ import pickle
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, TypeAlias, TypeVar
+from typing import Any, NamedTuple, NoReturn, TypeAlias, TypeVar
 
 from torch.utils.data.dataloader import _DatasetKind
 
@@ -37,9 +37,6 @@ from pytest_dataloader_faults.outcomes import Batch, Sample
 from pytest_dataloader_faults.outcomes.agreement import EXACT, ZEROS, Comparison, Part
 from pytest_dataloader_faults.outcomes.contract import Contract
 from pytest_dataloader_faults.outcomes.text import pluralize
-
-if TYPE_CHECKING:
-    from torch.utils.data import DataLoader
 
 # Some facts about what would hide a defect. A dataset may change the samples that it keeps. So only
 # the first pass without a fault is made here. The next ones are made by child processes, which have
@@ -66,6 +63,7 @@ class SampleComparer:
 
     comparison: Comparison = EXACT
     contract: Contract = field(default_factory=Contract)
+    loader: Any = None
     _reported: int = 0
 
     def begin(self) -> None:
@@ -76,13 +74,6 @@ class SampleComparer:
         """The parts of *value*, or of its key."""
         return tuple(take_apart(self._key_of(value)))
 
-    def rows(self, batch: Any, count: int) -> tuple[_Parts, ...] | None:
-        """The parts of each sample of *batch*; None if it is not of *count* samples."""
-        rows = tuple(map(self.take_apart, self.split(batch, count) or ()))
-        if self.contract.split is None and self.contract.key is None:
-            rows = tuple(tuple(map(without_batch, each)) for each in rows)
-        return rows or None
-
     def split(self, batch: Any, count: int) -> list[Any] | None:
         """The samples of *batch*; None if it is not of *count* samples."""
         contract_split = self.contract.split
@@ -92,7 +83,7 @@ class SampleComparer:
             return None
         return samples if samples and len(samples) == count else None
 
-    def digests_of_rows(self, batch: Any) -> tuple[str, ...]:
+    def _digests_of_rows(self, batch: Any) -> tuple[str, ...]:
         """The digests of the rows of *batch*, which a stream has made; none if it lacks rows."""
         if self.comparison.by_form or self.contract.key is not None:
             return ()
@@ -125,6 +116,48 @@ class SampleComparer:
         reported = parts[:_MOST_PARTS] if self._reported <= _MOST_SAMPLES else ()
         return Sample(digest_of(compared), content, reported)
 
+    def record_batch(self, batch: Any, draw: Draw | None, max_samples: int | None = None) -> Batch:
+        """The record of *batch*, as the loop has received it; the arguments of ``split_batch``.
+
+        Its digest is that of all parts, whatever is compared of them.
+        """
+        names, samples, is_whole, rows = self.split_batch(batch, draw, max_samples)
+        digests = map(digest_of, samples)
+        digest = next(digests) if is_whole else digest_of_rows(digests)
+        return Batch(names, tuple(map(self.record, samples)), digest, is_whole=is_whole, rows=rows)
+
+    def split_batch(self, batch: Any, draw: Draw | None, max_samples: int | None = None) -> Reading:
+        """The samples of *batch*, or the whole if it is compared so, or cannot be split.
+
+        *draw* is what the sampler requested; None for a stream. *max_samples*: how many samples it
+        has at most, if that is not the batch size of the loader.
+        """
+        names = None if draw is None else draw.names
+        size = max_samples or self.loader.batch_size or 1
+        rows = None if self.comparison.in_batches else self._rows(batch, draw, size)
+        if rows is None:
+            return Reading(names, (self.take_apart(batch),), is_whole=True)
+        is_own = draw is None and not self.loader._auto_collation
+        return Reading(names, rows, rows=self._digests_of_rows(batch) if is_own else ())
+
+    def _rows(self, batch: Any, draw: Draw | None, size: int) -> tuple[_Parts, ...] | None:
+        """The samples in *batch*, which may be fewer than were requested, or than its *size*."""
+        indices = None if draw is None else draw.names
+        if not self.loader._auto_collation or (draw and draw.is_whole):
+            return (self.take_apart(batch),)
+        if batch is None or indices == () or _is_empty(batch):
+            return ()
+        largest = size if indices is None else len(indices)
+        counts = range(largest, 0, -1)
+        return next((rows for count in counts if (rows := self._split_rows(batch, count))), None)
+
+    def _split_rows(self, batch: Any, count: int) -> tuple[_Parts, ...]:
+        """The parts of each sample of *batch*; none if it is not of *count* samples."""
+        rows = tuple(map(self.take_apart, self.split(batch, count) or ()))
+        if self.contract.split is None and self.contract.key is None:
+            return tuple(tuple(map(without_batch, each)) for each in rows)
+        return rows
+
 
 class Reading(NamedTuple):
     """A batch as it was read once.
@@ -148,64 +181,6 @@ class Reading(NamedTuple):
         return list(zip(keys or itertools.repeat(None), self.samples, strict=False))
 
 
-def record_batch(
-    batch: Any,
-    draw: Draw | None,
-    loader: DataLoader[Any],
-    comparer: SampleComparer,
-    max_samples: int | None = None,
-) -> Batch:
-    """The record of *batch*, as the loop has received it; the arguments of ``split_batch``.
-
-    Its digest is that of all parts, whatever is compared of them.
-    """
-    names, samples, is_whole, rows = split_batch(batch, draw, loader, comparer, max_samples)
-    digests = map(digest_of, samples)
-    digest = next(digests) if is_whole else digest_of_rows(digests)
-    records = tuple(map(comparer.record, samples))
-    return Batch(names, records, digest, is_whole=is_whole, rows=rows)
-
-
-def split_batch(
-    batch: Any,
-    draw: Draw | None,
-    loader: DataLoader[Any],
-    comparer: SampleComparer,
-    max_samples: int | None = None,
-) -> Reading:
-    """The samples of *batch*, or the whole if it is compared so, or cannot be split.
-
-    *draw* is what the sampler requested; None for a stream. *max_samples*: how many samples it has
-    at most, if that is not the batch size of *loader*.
-    """
-    names = None if draw is None else draw.names
-    size = max_samples or loader.batch_size or 1
-    rows = None
-    if not comparer.comparison.in_batches:
-        rows = _rows(batch, draw, loader, comparer, size)
-    if rows is None:
-        return Reading(names, (comparer.take_apart(batch),), is_whole=True)
-    is_own = draw is None and not loader._auto_collation
-    return Reading(names, rows, rows=comparer.digests_of_rows(batch) if is_own else ())
-
-
-def _rows(
-    batch: Any, draw: Draw | None, loader: DataLoader[Any], comparer: SampleComparer, size: int
-) -> tuple[_Parts, ...] | None:
-    """The samples in *batch*, which may be fewer than were requested, or than its *size*."""
-    indices = None if draw is None else draw.names
-    if not loader._auto_collation or (draw and draw.is_whole):
-        return (comparer.take_apart(batch),)
-    if batch is None or indices == () or _is_empty(batch):
-        return ()
-    if indices and (rows := comparer.rows(batch, len(indices))):
-        return rows
-    largest = size if indices is None else len(indices) - 1
-    return next(
-        (rows for size in range(largest, 0, -1) if (rows := comparer.rows(batch, size))), None
-    )
-
-
 def _is_empty(batch: Any) -> bool:
     try:
         return isinstance(batch, (list, tuple, dict)) and not batch
@@ -217,7 +192,7 @@ def _is_empty(batch: Any) -> bool:
 
 
 @dataclass
-class Reader:
+class Reader(SampleComparer):
     """Reads samples of *loader*'s dataset, and makes their fingerprints.
 
     Attributes:
@@ -228,8 +203,6 @@ class Reader:
 
     """
 
-    loader: DataLoader[Any]
-    comparer: SampleComparer
     displaced: int = 0
     seed: int = 0
     draws_random_numbers: bool = False
@@ -280,7 +253,7 @@ class Reader:
             fetcher = self._make_fetcher()
             if loaders.kind_of(self.dataset) == "map":
                 dataset = _CopyingDataset(fetcher.dataset, one_by_one=one_by_one)
-                is_seeded = self.comparer.comparison.seeded is not None
+                is_seeded = self.comparison.seeded is not None
                 fetcher.dataset = ObservedDataset(dataset, self._begin, one_by_one=is_seeded)
             batch = fetcher.fetch(draw.copy_for_worker())
         self._look_at_generators()
@@ -294,7 +267,7 @@ class Reader:
             if not reads_whole_batches(self.dataset):
                 raise
             batch = self.fetch(draw, one_by_one=True)
-        samples = self._split(batch, draw, 1).samples[:1] or (self.comparer.take_apart(batch),)
+        samples = self._split(batch, draw, 1).samples[:1] or (self.take_apart(batch),)
         return Reading(draw.names, samples)
 
     def read(self, draw: Draw) -> Reading:
@@ -305,7 +278,7 @@ class Reader:
         reading = self._split(batch, draw, count)
         if len(reading.samples) == count or reads_whole_batches(self.dataset):
             return reading
-        return Reading(draw.names, (self.comparer.take_apart(batch),), is_whole=True)
+        return Reading(draw.names, (self.take_apart(batch),), is_whole=True)
 
     def _make_fetcher(self) -> Any:
         is_map = loaders.kind_of(self.dataset) == "map"
@@ -318,7 +291,7 @@ class Reader:
         """Samples with these *indices* are made next."""
         self._look_at_generators()
         self._indices = indices
-        if (start := self.comparer.comparison.seeded) is not None:
+        if (start := self.comparison.seeded) is not None:
             for index in indices:
                 same_as = index - self.displaced if self.displaced else index
                 seed_sample(start + self.seed, same_as)
@@ -362,7 +335,7 @@ class Reader:
                 if is_first and self._collates_several():
                     self._refuse_batches()
                 raise
-            if is_batched and is_first and self.comparer.split(batch, 1) is None:
+            if is_batched and is_first and self.split(batch, 1) is None:
                 self._refuse_batches()
             yield self._split(batch, None, 1)
             is_first = False
@@ -386,17 +359,17 @@ class Reader:
 
     def _split(self, batch: Any, draw: Draw | None, count: int) -> Reading:
         """The samples of *batch*. A key of the author's that fails on them is refused."""
-        if (key := self.comparer.contract.key) is not None:
+        if (key := self.contract.key) is not None:
             is_batch = self.loader._auto_collation and not (draw and draw.is_whole)
-            is_split = is_batch and not self.comparer.comparison.in_batches
-            samples = self.comparer.split(batch, count) if is_split else None
+            is_split = is_batch and not self.comparison.in_batches
+            samples = self.split(batch, count) if is_split else None
             with loaders.report_dataset_errors("the contract's key"):
                 list(map(key, samples or [batch]))
-        return split_batch(batch, draw, self.loader, self.comparer, count)
+        return self.split_batch(batch, draw, count)
 
     def _require_split(self, batch: Any, count: int) -> None:
         """Refuse a function of the author's that does not split *batch* into *count* samples."""
-        contract_split = self.comparer.contract.split
+        contract_split = self.contract.split
         if contract_split is None or reads_whole_batches(self.dataset):
             return
         with loaders.report_dataset_errors("the contract's split"):

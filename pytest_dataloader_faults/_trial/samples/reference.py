@@ -29,7 +29,6 @@ from pytest_dataloader_faults._trial.samples.draws import Draw, Name
 from pytest_dataloader_faults._trial.samples.passes import (
     Reader,
     Reading,
-    SampleComparer,
     time_samples,
 )
 from pytest_dataloader_faults.exceptions import UnusableDatasetError
@@ -92,8 +91,12 @@ class _Taker:
     step: TakeReference
 
     def __post_init__(self) -> None:
-        self._comparer = SampleComparer(self.job.comparison, self.job.settings.contract)
-        self._reader = Reader(self.loader, self._comparer, self.step.displaced)
+        self._reader = Reader(
+            self.job.comparison,
+            self.job.settings.contract,
+            self.loader,
+            displaced=self.step.displaced,
+        )
         self._kind = loaders.kind_of(self._reader.dataset)
 
     def take(self) -> Reference:
@@ -162,21 +165,21 @@ class _Taker:
     def _adapt(self, readings: _Pass, repeats: _Pass) -> None:
         """Compare as closely as both readings agree, if the step allows that."""
         first, second = _pairs(readings), _pairs(repeats)
-        is_allowed = self.step.adapts_comparison and self._comparer.contract.key is None
+        is_allowed = self.step.adapts_comparison and self._reader.contract.key is None
         if is_allowed and len(first) == len(second):
             is_stream = self._kind == "iterable"
-            comparison = closest(self._comparer.comparison, first, second, is_stream=is_stream)
-            self._comparer.comparison = comparison
+            comparison = closest(self._reader.comparison, first, second, is_stream=is_stream)
+            self._reader.comparison = comparison
 
     def _build(self, readings: _Pass, repeats: _Pass) -> Reference:
         """The reference from two readings of the same samples; those of a stream in any order."""
-        comparison = self._comparer.comparison
+        comparison = self._reader.comparison
         is_regrouped = _have_same_rows(readings, repeats)
         pairs, others = _pairs(readings), _pairs(repeats)
-        self._comparer.begin()
+        self._reader.begin()
         names = [number if name is None else name for number, (name, _) in enumerate(pairs)]
-        samples = [self._comparer.record(tuple(parts)) for _, parts in pairs]
-        if self._comparer.contract.key is not None and not is_regrouped:
+        samples = [self._reader.record(tuple(parts)) for _, parts in pairs]
+        if self._reader.contract.key is not None and not is_regrouped:
             self._require_stable(pairs, others)
         varies = not (is_regrouped or repeats is readings)
         rows = tuple(each.rows for each in readings)
@@ -190,7 +193,7 @@ class _Taker:
 
     def _require_stable(self, readings: SampleParts, repeats: SampleParts) -> None:
         """Refuse a key that is not the same for both *readings* of a sample."""
-        digest = self._comparer.digest
+        digest = self._reader.digest
         remaining = Counter((name, digest(parts)) for name, parts in repeats)
         for place, (name, parts) in enumerate(readings[: len(repeats)]):
             remaining[name, digest(parts)] -= 1
@@ -288,7 +291,7 @@ class _ByIndex(_Taker):
     def _read_drawn(self, drawn: Sequence[Draw]) -> Reference:
         """The reference of the samples in *drawn*, or of whole batches."""
         self._requested = [each for each in drawn if each.names]
-        if self._comparer.comparison.in_batches:
+        if self._reader.comparison.in_batches:
             return self._read_whole_batches()
         samples: dict[Name, Draw] = {}
         for draw in itertools.chain(*(each.split() for each in self._requested)):
@@ -313,12 +316,12 @@ class _ByIndex(_Taker):
     def _compare(self, batched: _Pass) -> Reference:
         """The reference of samples that are the same in these batches and alone; or of batches."""
         readings = repeats = self._read_first(batched)
-        if self._comparer.comparison.is_loose or not self._agree(readings, batched):
+        if self._reader.comparison.is_loose or not self._agree(readings, batched):
             repeats = self._read_alone(batched, step=1)
             self._adapt(readings, repeats)
         if not self._agree(readings, batched):
             self._adapt(batched, self._read(self._reader.read, self._requested, step=-1))
-        if self._comparer.comparison.is_loose:
+        if self._reader.comparison.is_loose:
             self._drop_useless_seeds()
         reference = self._build(readings, repeats)
         if self._agree(readings, batched):
@@ -352,16 +355,16 @@ class _ByIndex(_Taker):
 
     @property
     def _may_drop_seeds(self) -> bool:
-        return self.step.adapts_comparison and self._comparer.comparison.seeded is not None
+        return self.step.adapts_comparison and self._reader.comparison.seeded is not None
 
     def _drop_useless_seeds(self) -> None:
         """Do without seeds if no sample draws random numbers."""
         if self.step.adapts_comparison and not self._reader.draws_random_numbers:
-            self._comparer.comparison = replace(self._comparer.comparison, seeded=None)
+            self._reader.comparison = replace(self._reader.comparison, seeded=None)
 
     def _read_whole_batches(self) -> Reference:
         """The reference of whole batches, because their samples depend on each other."""
-        comparer = self._comparer
+        comparer = self._reader
         comparer.comparison = replace(comparer.comparison, in_batches=True)
         readings, repeats = (
             self._read(self._reader.read, self._requested, step) for step in (1, -1)
@@ -386,10 +389,10 @@ class _ByIndex(_Taker):
 
         A ready batch may hold fewer samples than requested: the judge says that some are missing.
         """
-        digests = {key: self._comparer.digest(parts) for key, parts in _pairs(readings)}
+        digests = {key: self._reader.digest(parts) for key, parts in _pairs(readings)}
         known = set(digests.values())
         for batch in batches:
-            found = list(map(self._comparer.digest, batch.samples))
+            found = list(map(self._reader.digest, batch.samples))
             names = batch.names or ()
             is_complete = len(found) == len(names) and found == [digests[each] for each in names]
             is_part = 0 < len(found) < len(names) and known.issuperset(found)
@@ -429,7 +432,7 @@ class _OfStream(_Taker):
         comparison = replace(self.job.comparison, seeded=None)
         if limit is not None:
             comparison = replace(comparison, limit=limit, by_form=True)
-        self._comparer.comparison = comparison
+        self._reader.comparison = comparison
         is_regrouped = _have_same_rows(readings, repeats)
         if not is_regrouped:
             self._adapt(readings, repeats)

@@ -20,7 +20,7 @@ from torch.utils.data import (
 )
 
 from pytest_dataloader_faults import inject, run_trial
-from pytest_dataloader_faults._trial.samples.passes import SampleComparer, record_batch
+from pytest_dataloader_faults._trial.samples.passes import SampleComparer
 from pytest_dataloader_faults.faults import (
     ClosedDescriptor,
     OpenError,
@@ -201,7 +201,8 @@ def test_a_worker_init_function_runs_after_ours():
 def test_no_workers_in_a_trial(records, kind, options):
     options = {"num_workers": 0, "batch_size": 4, **options}
     loader = DataLoader(kind(records), **options)
-    bare = [record_batch(batch, None, loader, SampleComparer()).digest for batch in loader]
+    comparer = SampleComparer(loader=loader)
+    bare = [comparer.record_batch(batch, None).digest for batch in loader]
     outcome = run_trial(
         lambda: kind(records), ReadError("*.rec", nth=NEVER), loader=options, epochs=2
     )
