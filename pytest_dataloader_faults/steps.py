@@ -203,18 +203,14 @@ def run_epochs(count: int = 1, *, before_init: bool = False) -> Processes:
     return (arm_before_init if before_init else arm_workers)(*[Epoch()] * count)
 
 
-def _are_processes(value: object) -> bool:
-    return isinstance(value, tuple) and bool(value) and all(map(_is_process, value))
-
-
-def _is_process(value: object) -> bool:
-    if not isinstance(value, tuple):
-        return False
-    return bool(value) and all(isinstance(step, Step) for step in value)
+def _is_tuple(value: object, has: Callable[[Any], bool]) -> bool:
+    return isinstance(value, tuple) and bool(value) and all(map(has, value))
 
 
 PROCESSES = ArgumentRule(
-    _are_processes,
+    lambda value: _is_tuple(
+        value, lambda process: _is_tuple(process, lambda step: isinstance(step, Step))
+    ),
     "what arm_workers() or arm_before_init() returns: a tuple of steps for each process",
 )
 """What the processes of a trial may be."""

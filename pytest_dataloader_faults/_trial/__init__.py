@@ -299,7 +299,9 @@ def run_together(*requests: Job) -> list[Record]:
     """Do all *requests* at once, each below a warden; if there are several, they form a group."""
     _prepare_fork()
     with contextlib.ExitStack() as scope:
-        scope.enter_context(_folder_of_group(requests[0]))
+        if (rank := requests[0].rank) and rank.shares_folder:
+            _, folders = bind_factory(requests[0].make_dataset, None, requests[0].settings.copy)
+            scope.enter_context(shared_folders(folders, requests[0].settings.copy))
         running: list[_Started] = []
         fired = SharedCount()
         try:
@@ -312,14 +314,6 @@ def run_together(*requests: Job) -> list[Record]:
             for trial in running:
                 surroundings.end(trial.warden)
         return _collect_records(started, ends)
-
-
-def _folder_of_group(request: Job) -> contextlib.AbstractContextManager[None]:
-    """Makes and removes the folder that the group of *request* shares, if it shares one."""
-    if request.rank is None or not request.rank.shares_folder:
-        return contextlib.nullcontext()
-    _, folders = bind_factory(request.make_dataset, None, request.settings.copy)
-    return shared_folders(folders, request.settings.copy)
 
 
 def _start(request: Job, fired: SharedCount, scope: contextlib.ExitStack) -> _Started:
@@ -358,19 +352,16 @@ def _collect_records(started: Sequence[_Started], ends: Sequence[int | None]) ->
         printed.append(_NOISE.sub("", around.printed.text(_STDERR_READ)))
         environment.require_environment(job, journals[-1], printed[-1])
     _raise_refusals([each.job for each in started], journals, printed)
-    return [_make_record(*each) for each in zip(started, ends, journals, printed, strict=True)]
-
-
-def _make_record(
-    started: _Started, code: int | None, events: list[JournalEvent], printed: str
-) -> Record:
-    _, around, warden = started
-    end = next((event for event in events if isinstance(event, TrialEnded)), None)
-    if end is None:
-        raise LostProcessError(
-            surroundings.lost_warden_message(warden.pid, code, _format_printed(printed))
-        )
-    return Record(events, end, printed, around.stacks.text())
+    records = []
+    for (_, around, warden), code, events, text in zip(
+        started, ends, journals, printed, strict=True
+    ):
+        end = next((event for event in events if isinstance(event, TrialEnded)), None)
+        if end is None:
+            why = surroundings.lost_warden_message(warden.pid, code, _format_printed(text))
+            raise LostProcessError(why)
+        records.append(Record(events, end, text, around.stacks.text()))
+    return records
 
 
 def _cut_printed(printed: str) -> str:
@@ -387,11 +378,6 @@ def _cut_printed(printed: str) -> str:
 
 def _format_printed(printed: str) -> str:
     return printed[-_STDERR_SHOWN:].strip() or "nothing"
-
-
-def _prefix_of(job: Job) -> str:
-    """The start of a message about one of several ranks; empty for a job that runs alone."""
-    return f"rank {job.rank.number}: " if job.rank and job.rank_of_several else ""
 
 
 def _raise_refusals(
@@ -415,7 +401,7 @@ def _raise_refusals(
     elif kind is LostProcessError:
         why = f"{why} The trial printed:\n{_format_printed(printed[number])}"
     elif kind is exceptions.UnusableDatasetError:
-        why = f"{_prefix_of(requests[number])}{why}"
+        why = f"rank {number}: {why}" if requests[number].rank_of_several else why
     raise kind(why, *[failure.lacking] if failure.lacking is not None else [])
 
 

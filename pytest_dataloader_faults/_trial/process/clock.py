@@ -362,7 +362,7 @@ def wait_of(
 class TrialClock:
     """Says when to look next, until the time is up.
 
-    *waited* returns the seconds for which the trial's processes waited for a processor.
+    *pids* returns those of all processes of the trial.
 
     Attributes:
         whose: Whose time passes.
@@ -375,9 +375,9 @@ class TrialClock:
         facts: Journal,
         job: Job,
         supervisor: SupervisorHandle | None,
-        waited: Callable[[], float],
+        pids: Callable[[], Iterable[int]],
     ) -> None:
-        self._facts, self._job, self._waited = facts, job, waited
+        self._facts, self._job, self._pids = facts, job, pids
         self._supervisor = supervisor
         self._began = time.monotonic()
         self._pauses = Pauses(self._began)
@@ -388,10 +388,6 @@ class TrialClock:
         self._size, self._events = 0, list[WatchedEvent]()
         self._extension = 0.0
         self.whose, self.until = LOADER, self._began + job.deadline
-
-    @property
-    def next_look(self) -> float:
-        return min(self.until, time.monotonic() + SLICE)
 
     def look(self) -> bool:
         """Look at the trial; whether the time is up."""
@@ -404,7 +400,8 @@ class TrialClock:
         self._observer.look(size, pids_of(self._events))
         whose, until = deadline_after(self._events, self._began, deadline, self._pauses.found)
         if until <= now and whose != HARNESS:
-            until += min(BUSY_SECONDS, self._waited())
+            waited = max(map(proc.seconds_without_cpu, self._pids()), default=0.0)
+            until += min(BUSY_SECONDS, waited)
         if whose == LOADER and until <= now and self._job.may_take_longer:
             self._extension = now - until
             until = extend_deadline(until, deadline, self._observer.observation)

@@ -80,13 +80,10 @@ class Surroundings(NamedTuple):
         temporary.make_for_sockets(self.for_sockets)
         _make_folders(self.private, self.copy)
 
-    def remove_folders(self) -> None:
-        """Remove the folders with what is in them."""
-        _remove_folders((self.for_sockets, *self.private))
-
-    def remove_shared_folders(self) -> None:
-        """Remove those of the group, for pytest, which was killed."""
-        _remove_folders(self.shared)
+    def remove_folders(self, *, shared: bool = False) -> None:
+        """Remove the folders with what is in them; *shared*: for pytest, which was killed."""
+        for folder in (self.for_sockets, *self.private, *(self.shared if shared else ())):
+            temporary.remove(folder)
 
     def end_processes(self, warden: int) -> None:
         """End what *warden*, which was killed or has failed, leaves running, and wait for that.
@@ -120,7 +117,8 @@ def shared_folders(folders: tuple[str, ...], copy: str | None) -> Iterator[None]
         _make_folders(folders, copy)
         yield
     finally:
-        _remove_folders(folders)
+        for folder in folders:
+            temporary.remove(folder)
 
 
 def _make_folders(folders: Iterable[str], copy: str | None) -> None:
@@ -135,11 +133,6 @@ def _make_folders(folders: Iterable[str], copy: str | None) -> None:
                 raise
             message = f"copy={copy!r} could not be copied to {folder}: {error}"
             raise InvalidArgumentError(message) from error
-
-
-def _remove_folders(folders: Iterable[str]) -> None:
-    for folder in folders:
-        temporary.remove(folder)
 
 
 @contextlib.contextmanager

@@ -6,7 +6,7 @@ import contextlib
 import os
 import signal
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from functools import partial
 from typing import NamedTuple, TypeAlias
 
@@ -45,7 +45,7 @@ from pytest_dataloader_faults._trial.journal import (
     TrialEnded,
     failed,
 )
-from pytest_dataloader_faults._trial.process.clock import OVERDUE, TrialClock
+from pytest_dataloader_faults._trial.process.clock import OVERDUE, SLICE, TrialClock
 from pytest_dataloader_faults._trial.process.surroundings import (
     NOTHING_SHOWN,
     STOPPED,
@@ -95,35 +95,27 @@ def run_under_deadline(job: Job, around: Surroundings, root: _Root) -> None:
     supervisor = _start_supervisor(job, around)
     handle = supervisor.handle if supervisor else None
     began = time.monotonic()
-    clock = TrialClock(journal, job, handle, partial(_seconds_without_cpu, around))
+    clock = TrialClock(
+        journal, job, handle, lambda: (each.pid for each in trial_processes(around.server_pids))
+    )
     warden = _Warden(around, clock, supervisor, parent, _pipe_of_signals())
     spared = [supervisor.pid] if supervisor else []
     end = warden.run(partial(root, handle, 0))
-    for number in _list_following(job, journal) if warden.is_over else ():
-        around.remove_shared_memory(end_all(spared))
-        end = warden.run(partial(root, handle, number))
+    for number, process in enumerate(job.processes[1:], start=1):
         if not warden.is_over:
             break
+        # Whether it can run may depend on what an earlier one has written.
+        if all(step.may_run(journal) for step in process):
+            around.remove_shared_memory(end_all(spared))
+            end = warden.run(partial(root, handle, number))
     _end_server(around)
     killed = end_all(spared)
     if supervisor:
         supervisor.end()
     around.remove_shared_memory(killed)
-    around.remove_folders()
-    if os.getppid() != pytest_pid:
-        around.remove_shared_folders()
+    around.remove_folders(shared=os.getppid() != pytest_pid)
     duration = round(time.monotonic() - began, 3)
     journal.write(TrialEnded(end.exitcode, duration, began, end.at_deadline))
-
-
-def _list_following(job: Job, journal: Journal) -> Iterator[int]:
-    """The numbers of the later processes that can run.
-
-    Whether the next one can may depend on what the one before it has written to the *journal*.
-    """
-    for number, process in enumerate(job.processes[1:], start=1):
-        if all(step.may_run(journal) for step in process):
-            yield number
 
 
 def _end_server(around: Surroundings) -> None:
@@ -174,7 +166,7 @@ class _Warden(NamedTuple):
         at_deadline = self.clock.activity() if why == "deadline" else None
         if at_deadline:
             ours = supervisor.pid if supervisor else None
-            hung = [each for each in _processes(self.around) if each.pid != ours]
+            hung = [each for each in trial_processes(self.around.server_pids) if each.pid != ours]
             _write_stacks(hung, self.around.stacks)
             send(signal.SIGSTOP, hung)  # Or they would continue once faults are over.
         exitcode = (reap(child) or 0) if why == "ended" else 0
@@ -194,7 +186,7 @@ class _Warden(NamedTuple):
         the trial.
         """
         while not self.clock.look():
-            if why := self._wait(child, self.clock.next_look):
+            if why := self._wait(child, min(self.clock.until, time.monotonic() + SLICE)):
                 return why
         if self.clock.whose != HARNESS:
             return "deadline"
@@ -254,17 +246,6 @@ def _pipe_of_signals() -> int:
     for number in _TO_END:
         signal.signal(number, lambda _number, _frame: None)
     return read
-
-
-def _processes(around: Surroundings) -> list[psutil.Process]:
-    """All of the trial's processes."""
-    return trial_processes(around.server_pids)
-
-
-def _seconds_without_cpu(around: Surroundings) -> float:
-    """The longest time that a process of the trial has waited for a processor."""
-    pids = (each.pid for each in _processes(around))
-    return max(map(proc.seconds_without_cpu, pids), default=0.0)
 
 
 def _write_stacks(processes: Iterable[psutil.Process], file: AnonymousFile) -> None:
