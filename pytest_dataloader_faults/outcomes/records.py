@@ -260,6 +260,11 @@ class LoaderFacts:
     state_of: StateOf = StateOf.NONE
     batches: int | None = None
 
+    @property
+    def is_forked(self) -> bool:
+        """Whether workers inherit the dataset, and neither import its modules nor unpickle it."""
+        return self.start_method in ("", "fork")
+
 
 @dataclass(frozen=True)
 class TrialEnd:

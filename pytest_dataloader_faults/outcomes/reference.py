@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -159,14 +159,18 @@ def divide(fault_free: Outcome | None) -> Mapping[int, Sequence[Batch]]:
     """The batches of each worker of a stream in *fault_free*; empty if they are not known."""
     if fault_free is None:
         return {}
-    batches: dict[int, list[Batch]] = {
-        each.worker: [] for each in fault_free.workers if each.worker is not None
-    }
-    for batch in fault_free.delivered:
-        if batch.worker is None or batch.is_whole:
-            return {}
-        batches.setdefault(batch.worker, []).append(batch)
-    return batches
+    if any(batch.worker is None or batch.is_whole for batch in fault_free.delivered):
+        return {}
+    numbers = (each.worker for each in fault_free.workers if each.worker is not None)
+    return {**{each: [] for each in numbers}, **by_worker(fault_free.delivered)}
+
+
+def by_worker(batches: Iterable[Batch]) -> dict[Any, list[Batch]]:
+    """The *batches* of each worker, in order."""
+    divided: defaultdict[Any, list[Batch]] = defaultdict(list)
+    for batch in batches:
+        divided[batch.worker].append(batch)
+    return divided
 
 
 def in_rows(outcome: Outcome) -> Outcome:

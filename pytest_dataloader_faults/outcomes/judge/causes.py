@@ -9,7 +9,6 @@ them. So a cause is named after what the dataset does, not after the fault that 
 from __future__ import annotations
 
 import re
-from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
 
 from pytest_dataloader_faults.faults import (
@@ -38,13 +37,10 @@ from pytest_dataloader_faults.outcomes.judge.errors import (
     last_printed_error,
     lengthens_data,
 )
-from pytest_dataloader_faults.outcomes.judge.sharing import (
-    is_not_forked,
-    sending_cause,
-    start_cause,
-)
+from pytest_dataloader_faults.outcomes.judge.sharing import sending_cause, start_cause
 from pytest_dataloader_faults.outcomes.libraries import HOW_TO_SHARE, add_advice
 from pytest_dataloader_faults.outcomes.records import Outcome
+from pytest_dataloader_faults.outcomes.reference import by_worker
 
 _ENDS_WORKER = Cause(
     "terminates a worker without a fault",
@@ -155,7 +151,7 @@ def _possible_causes(
 
 def _fault_free_cause(outcome: Outcome) -> Cause | None:
     if find_explaining_deaths(outcome) and not last_printed_error(outcome):
-        return _ENDS_WORKER._replace(is_general=not is_not_forked(outcome))
+        return _ENDS_WORKER._replace(is_general=outcome.loader.is_forked)
     text = outcome.exception.text if outcome.exception else ""
     for error, how_to_share in HOW_TO_SHARE.items():
         if re.search(error, text):
@@ -334,20 +330,19 @@ def _dataset_cause(outcome: Outcome, wrong: Wrong | None, fault_free: Outcome) -
     is_other = wrong in (Wrong.DIFFERS, Wrong.SUBSTITUTED) and outcome.kind == "map"
     if is_other and len(outcome.epochs) > 1 and outcome.request.loader.get("persistent_workers"):
         return _CHANGES_KEPT  # The same workers made the first epoch, which was right.
-    if not is_not_forked(outcome):
+    if outcome.loader.is_forked:
         return _DIFFERENT_SAMPLES
     return _UNORDERED if wrong in _OTHER_SAMPLE else _DIFFERENT_IF_NOT_FORKED
 
 
 def _repeats_own_part(outcome: Outcome) -> bool:
     """Whether a worker repeats samples, but does not return the samples of all workers."""
-    samples_by_worker: defaultdict[int | None, list[str]] = defaultdict(list)
-    for batch in outcome.epochs[0].delivered:
-        samples_by_worker[batch.worker] += batch.digests
-    samples = {digest for part in samples_by_worker.values() for digest in part}
-    return any(
-        set(part) < samples and len(set(part)) < len(part) for part in samples_by_worker.values()
-    )
+    parts = [
+        [digest for batch in batches for digest in batch.digests]
+        for batches in by_worker(outcome.epochs[0].delivered).values()
+    ]
+    samples = set().union(*parts)
+    return any(set(part) < samples and len(set(part)) < len(part) for part in parts)
 
 
 def _count_workers(outcome: Outcome) -> int:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter, defaultdict
-from collections.abc import Container, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -21,7 +21,7 @@ from pytest_dataloader_faults.faults.base import Effect
 from pytest_dataloader_faults.outcomes.agreement import ZEROS, Sample, difference
 from pytest_dataloader_faults.outcomes.contract import Cause, Contract, Finding, Verdict, Wrong
 from pytest_dataloader_faults.outcomes.records import Batch, Outcome, Pass
-from pytest_dataloader_faults.outcomes.reference import Reference
+from pytest_dataloader_faults.outcomes.reference import Reference, by_worker
 from pytest_dataloader_faults.outcomes.text import is_or_are, join_some, pluralize, was_or_were
 from pytest_dataloader_faults.wire import Firing
 
@@ -175,17 +175,16 @@ def count_missing(epoch: Pass, expected: Reference) -> int:
     if expected.by_key is not None:
         split = (each for each in epoch.delivered if not each.is_whole)
         return sum(len(each.keys or ()) - len(each.samples) for each in split)
-    counts = _count_by_worker(epoch)
     limit = expected.comparison.limit
-    due = expected.counts.total() if limit is None else limit * len(counts)
-    return due - sum(each.total() for each in counts.values())
+    due = expected.counts.total() if limit is None else limit * len(by_worker(epoch.delivered))
+    return due - epoch.sample_count
 
 
 def count_replaced(epoch: Pass, expected: Reference) -> int:
     """How many samples of *epoch* were replaced by others."""
     epoch, expected = _align(epoch, expected)
     if expected.by_key is None:
-        delivered = _count(epoch)
+        delivered = _count(epoch.delivered)
         return (delivered - _count_due(expected, delivered)).total()
     pairs = (pair for batch in epoch.delivered for pair in batch.pairs)
     return sum(expected.by_key.get(key, each).digest != each.digest for key, each in pairs)
@@ -199,7 +198,7 @@ def has_unknown_sample(epoch: Pass, expected: Reference) -> bool:
     is_map = expected.by_key is not None
     split = tuple(each for each in epoch.delivered if not (is_map and each.is_whole))
     epoch, expected = _align(replace(epoch, delivered=split), expected)
-    return not _count(epoch).keys() <= expected.counts.keys()
+    return not _count(epoch.delivered).keys() <= expected.counts.keys()
 
 
 def _mismatch(wrong: Wrong, sentence: str) -> Finding:
@@ -282,7 +281,7 @@ def _find_repeated_content(epoch: Pass, samples: Mapping[Any, Sample]) -> Mappin
 def _is_reordered(epoch: Pass, samples: Mapping[Any, Sample]) -> bool:
     """Whether each sample was delivered as often as it was requested, under any key."""
     requested = (samples.get(key) for keys in epoch.drawn for key in keys)
-    return Counter(each and each.digest for each in requested) == _count(epoch)
+    return Counter(each and each.digest for each in requested) == _count(epoch.delivered)
 
 
 def _compare_partial(
@@ -331,7 +330,7 @@ def _compare_counts(epoch: Pass, expected: Reference, allowed: Allowed) -> Itera
     if expected.comparison.by_form and _is_same_in_each_worker(epoch):
         sentence = "all workers returned the same samples in the same order"
         yield _mismatch(Wrong.SAME_IN_EACH_WORKER, sentence)
-    delivered = _count(epoch)
+    delivered = _count(epoch.delivered)
     due = _count_due(expected, delivered)
     extra = delivered - due
     unknown = [number for digest, number in extra.items() if digest not in due]
@@ -377,10 +376,10 @@ def _find_losses(
     elif lost > allowed.losses and expected.has_own_files:
         yield _mismatch(Wrong.MISSING, f"{sentence}, but faults hit only {allowed.losses}")
     elif lost > 0:
-        delivered = _count_by_worker(epoch)
+        delivered = by_worker(epoch.delivered)
         for worker, batches in expected.batches_by_worker.items():
-            share = Counter(digest for each in batches for digest in each.digests)
-            missing, extra = share - delivered[worker], delivered[worker] - share
+            share, ours = _count(batches), _count(delivered[worker])
+            missing, extra = share - ours, ours - share
             if worker not in allowed.workers and missing and not extra:
                 samples = pluralize(missing.total(), "sample")
                 loss = f"{samples} of worker {worker} {is_or_are(missing.total())} missing"
@@ -394,32 +393,22 @@ def _find_losses(
 
 
 def _is_same_in_each_worker(epoch: Pass) -> bool:
-    exact: defaultdict[int | None, list[str]] = defaultdict(list)
-    for batch in epoch.delivered:
-        exact[batch.worker].append(batch.digest)
-    first, *others = exact.values() or ([],)
+    exact = [[batch.digest for batch in batches] for batches in by_worker(epoch.delivered).values()]
+    first, *others = exact or [[]]
     return bool(others) and all(each == first for each in others) and len(set(first)) > 1
 
 
 def _find_early_ends(epoch: Pass, expected: Reference, allowed: Allowed) -> Iterator[Finding]:
-    for worker, samples in (_count_by_worker(epoch) or {0: Counter[str]()}).items():
-        count = samples.total()
+    for worker, batches in (by_worker(epoch.delivered) or {0: []}).items():
+        count = sum(len(each.samples) for each in batches)
         if count < (expected.comparison.limit or 0) and worker not in allowed.workers:
             sentence = f"the stream of worker {worker} ended after {pluralize(count, 'sample')}"
             yield _mismatch(Wrong.MISSING, sentence)
 
 
-def _count(epoch: Pass) -> Counter[str]:
-    """How often each sample was delivered."""
-    return Counter(digest for batch in epoch.delivered for digest in batch.digests)
-
-
-def _count_by_worker(epoch: Pass) -> defaultdict[int | None, Counter[str]]:
-    """How often each worker delivered each sample."""
-    counts: defaultdict[int | None, Counter[str]] = defaultdict(Counter)
-    for batch in epoch.delivered:
-        counts[batch.worker].update(batch.digests)
-    return counts
+def _count(batches: Iterable[Batch]) -> Counter[str]:
+    """How often each sample is in *batches*."""
+    return Counter(digest for batch in batches for digest in batch.digests)
 
 
 def _name(key: Any, place: int) -> str:

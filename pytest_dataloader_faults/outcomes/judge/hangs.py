@@ -72,7 +72,7 @@ def has_threads_left_behind(outcome: Outcome) -> bool:
         for threads in main
         for frames in threads
     )
-    return is_left and _is_forked(outcome)
+    return is_left and outcome.loader.is_forked
 
 
 def _sleeping_processes(outcome: Outcome) -> tuple[int, ...]:
@@ -130,10 +130,6 @@ def _describe_batches(outcome: Outcome) -> str:
         epoch = outcome.epochs[-1]
     count, batches = len(epoch.delivered) if epoch else 0, outcome.loader.batches
     return f"{count} of {pluralize(batches, 'batch')}" if batches else pluralize(count, "batch")
-
-
-def _is_forked(outcome: Outcome) -> bool:
-    return outcome.loader.start_method in ("", "fork")
 
 
 def _place(frames: str) -> str | None:
@@ -259,7 +255,7 @@ def likely_cause(outcome: Outcome, *, after_one: bool) -> Cause | None:
 
     *after_one*: whether the main process read a sample before its workers started.
     """
-    if not outcome.fired and _is_forked(outcome):
+    if not outcome.fired and outcome.loader.is_forked:
         if _waiting_lines(outcome):
             return _LOST_THREAD if has_threads_left_behind(outcome) else _LOCKS
         if after_one:

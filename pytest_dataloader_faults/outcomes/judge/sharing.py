@@ -99,11 +99,6 @@ _ANSWERS = Cause(
 )
 
 
-def is_not_forked(outcome: Outcome) -> bool:
-    """Whether workers are not forked, so that they import modules and unpickle the dataset."""
-    return outcome.loader.start_method not in ("", "fork")
-
-
 def _has_no_fault(outcome: Outcome, verdict: Verdict) -> bool:
     """Whether what workers share may be the cause of what went wrong."""
     return not outcome.fired and verdict in _WITHOUT_FAULT
@@ -214,7 +209,7 @@ def find_shared_connection(outcome: Outcome) -> Finding | None:
 def connection_cause(outcome: Outcome, verdict: Verdict) -> Cause | None:
     """The cause, if no fault fired and no worker died, but workers shared a connection."""
     connections = outcome.of(SharedConnection)
-    is_other = outcome.deaths or is_not_forked(outcome)
+    is_other = outcome.deaths or not outcome.loader.is_forked
     is_cause = connections and not is_other and _has_no_fault(outcome, verdict)
     return _cause_of(connections[0]) if is_cause else None
 
@@ -231,7 +226,7 @@ def _cause_of(connection: SharedConnection) -> Cause:
 
 def start_cause(outcome: Outcome) -> Cause | None:
     """Why the dataset did not reach its workers, if they are not forked."""
-    if outcome.exception is None or outcome.fired or not is_not_forked(outcome):
+    if outcome.exception is None or outcome.fired or outcome.loader.is_forked:
         return None
     text = f"{outcome.exception.text}\n{outcome.stderr}"
     if _NO_GUARD in text:
