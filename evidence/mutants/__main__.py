@@ -48,7 +48,13 @@ PARTS = {
         ("outcomes/judge", "outcomes/chains.py", "outcomes/leaks.py"), ("tests/outcomes", _BATTERY)
     ),
     "comparison": Part(
-        ("outcomes/agreement.py", "outcomes/reference.py", "_trial/samples"),
+        (
+            "outcomes/agreement.py",
+            "outcomes/reference.py",
+            "_trial/samples.py",
+            "_trial/passes.py",
+            "_trial/reference.py",
+        ),
         ("tests/outcomes", "tests/trial", _BATTERY),
     ),
     "plans": Part(("battery/checks", "battery/workload.py"), (_PLANS, _BATTERY)),

@@ -46,8 +46,8 @@ from pytest_dataloader_faults._trial.loaders import (
     renew,
     reraise_own_error,
 )
-from pytest_dataloader_faults._trial.samples.draws import Draw, record_draw, unpack
-from pytest_dataloader_faults._trial.samples.passes import SampleComparer
+from pytest_dataloader_faults._trial.passes import SampleComparer
+from pytest_dataloader_faults._trial.samples import Draw, record_draw, unpack
 from pytest_dataloader_faults.outcomes import LoaderFacts, Pass, Phase, Raised, Stage, WorkerDeath
 from pytest_dataloader_faults.outcomes.chains import origin_of, shorten_chain
 from pytest_dataloader_faults.outcomes.stages import START

@@ -46,8 +46,10 @@ from pytest_dataloader_faults._trial.journal import (
     ReferenceTaken,
     failed,
 )
+from pytest_dataloader_faults._trial.passes import Reader
 from pytest_dataloader_faults._trial.process.environment import FreeResources, limit_descriptors
 from pytest_dataloader_faults._trial.process.surroundings import Surroundings
+from pytest_dataloader_faults._trial.reference import take_reference
 from pytest_dataloader_faults._trial.samplers import (
     count_batches_of_worker,
     count_samples,
@@ -56,9 +58,7 @@ from pytest_dataloader_faults._trial.samplers import (
     sampler_of_epoch,
     state_of,
 )
-from pytest_dataloader_faults._trial.samples.draws import Draw, unpack
-from pytest_dataloader_faults._trial.samples.passes import Reader
-from pytest_dataloader_faults._trial.samples.reference import take_reference
+from pytest_dataloader_faults._trial.samples import Draw, unpack
 from pytest_dataloader_faults.faults import has_files
 from pytest_dataloader_faults.faults.base import Effect
 from pytest_dataloader_faults.outcomes import LoaderFacts, Pass, Phase, Stage

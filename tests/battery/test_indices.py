@@ -9,7 +9,7 @@ from torch.nn.utils.rnn import pad_sequence
 from torch.utils.data import DataLoader, Dataset
 
 from pytest_dataloader_faults import Contract, check_dataset
-from pytest_dataloader_faults._trial.samples.draws import name_of
+from pytest_dataloader_faults._trial.samples import name_of
 from pytest_dataloader_faults.exceptions import InvalidArgumentError, UnusableDatasetError
 from support.datasets import Records
 from support.odd_datasets import (

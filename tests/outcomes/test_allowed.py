@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from pytest_dataloader_faults import Contract
-from pytest_dataloader_faults._trial.samples.passes import SampleComparer
+from pytest_dataloader_faults._trial.passes import SampleComparer
 from pytest_dataloader_faults.faults import CorruptedFile, TruncatedFile
 from pytest_dataloader_faults.outcomes import (
     Batch,

@@ -42,7 +42,7 @@ from pytest_dataloader_faults._trial.process.clock import (
     deadline_after,
 )
 from pytest_dataloader_faults._trial.samplers import choose_size, limit_samples, spread_indices
-from pytest_dataloader_faults._trial.samples.draws import draws_of
+from pytest_dataloader_faults._trial.samples import draws_of
 from pytest_dataloader_faults.battery.shares import Deadlines
 from pytest_dataloader_faults.exceptions import HarnessError
 from pytest_dataloader_faults.faults import ReadError

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from PIL import Image
 from torch.utils.data import default_collate
 
-from pytest_dataloader_faults._trial.samples.fingerprint import digest_of, split, take_apart
+from pytest_dataloader_faults._trial.samples import digest_of, split, take_apart
 from pytest_dataloader_faults.outcomes.agreement import difference
 from support.datasets import Records
 from support.rows import rows

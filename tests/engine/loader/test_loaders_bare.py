@@ -20,7 +20,7 @@ from torch.utils.data import (
 )
 
 from pytest_dataloader_faults import inject, run_trial
-from pytest_dataloader_faults._trial.samples.passes import SampleComparer
+from pytest_dataloader_faults._trial.passes import SampleComparer
 from pytest_dataloader_faults.faults import (
     ClosedDescriptor,
     OpenError,

@@ -30,7 +30,7 @@ from pytest_dataloader_faults._trial.loaders import (
 )
 from pytest_dataloader_faults._trial.resources import collect_and_trim
 from pytest_dataloader_faults._trial.samplers import DEFAULT_SAMPLERS
-from pytest_dataloader_faults._trial.samples.draws import Draw
+from pytest_dataloader_faults._trial.samples import Draw
 from pytest_dataloader_faults.battery.checks.memory import (
     BLOCKS,
     TIMES_TO_CONFIRM,

@@ -23,13 +23,18 @@ from pytest_dataloader_faults._engine.system.processes import run_in_child
 from pytest_dataloader_faults._engine.worker.fetch_hooks import seed_everything
 from pytest_dataloader_faults._trial import loaders
 from pytest_dataloader_faults._trial.job import Job, TakeReference
-from pytest_dataloader_faults._trial.samplers import choose_size, count_samples, limit_samples
-from pytest_dataloader_faults._trial.samples import draws
-from pytest_dataloader_faults._trial.samples.draws import Draw, Name
-from pytest_dataloader_faults._trial.samples.passes import (
+from pytest_dataloader_faults._trial.passes import (
     Reader,
     Reading,
     time_samples,
+)
+from pytest_dataloader_faults._trial.samplers import choose_size, count_samples, limit_samples
+from pytest_dataloader_faults._trial.samples import (
+    Draw,
+    Name,
+    draws_of,
+    draws_the_same_again,
+    pack,
 )
 from pytest_dataloader_faults.exceptions import UnusableDatasetError
 from pytest_dataloader_faults.outcomes import Reference
@@ -248,15 +253,15 @@ class _ByIndex(_Taker):
                 limit_samples(self.loader, limit, batch_size=batch_size)
                 seed_everything(job.settings.seed)
             # Some samplers can be iterated only once.
-            drawn = list(draws.draws_of(self.loader)) or first_draws
+            drawn = list(draws_of(self.loader)) or first_draws
             if not any(each.names for each in drawn):
                 raise loaders.EmptyDatasetError(loaders.empty_message(reader.dataset))
-            is_whole = not job.settings.ranks or draws.draws_the_same_again(self.loader, drawn)
+            is_whole = not job.settings.ranks or draws_the_same_again(self.loader, drawn)
             return replace(
                 self._read_drawn(drawn),
                 limit=limit,
                 is_whole=is_whole,
-                draws=draws.pack(drawn),
+                draws=pack(drawn),
                 batch_size=batch_size,
                 total=total,
                 readable=readable,
@@ -271,7 +276,7 @@ class _ByIndex(_Taker):
         requested, enough = self.job.settings.samples, self.step.seconds
         if requested is None or enough is None:
             return requested, [], self.job.batch_size
-        first_draws = list(itertools.islice(draws.draws_of(self.loader), 1))
+        first_draws = list(itertools.islice(draws_of(self.loader), 1))
         sample_draws = [part for draw in first_draws for part in draw.split()][:_TIMED]
         took = time_samples(self._reader, sample_draws, self._patience)
         seconds = _READINGS * max(_LEAST, statistics.median(took or [0]))

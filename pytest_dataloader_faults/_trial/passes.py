@@ -23,10 +23,13 @@ from pytest_dataloader_faults._engine.worker.fetch_hooks import (
     seed_sample,
 )
 from pytest_dataloader_faults._trial import loaders
-from pytest_dataloader_faults._trial.samples.draws import Draw, Name, name_of, reads_whole_batches
-from pytest_dataloader_faults._trial.samples.fingerprint import (
+from pytest_dataloader_faults._trial.samples import (
+    Draw,
+    Name,
     digest_of,
     digest_of_rows,
+    name_of,
+    reads_whole_batches,
     rows_of,
     split,
     take_apart,

@@ -1,1 +1,0 @@
-"""Which samples are the same: the fingerprint of a value, a pass, the reference."""
