@@ -33,7 +33,7 @@ from pytest_dataloader_faults._trial.journal import (
     outcome_from,
     reference_from,
 )
-from pytest_dataloader_faults._trial.process import environment, surroundings
+from pytest_dataloader_faults._trial.process import surroundings
 from pytest_dataloader_faults._trial.process.clock import (
     BUSY_SECONDS,
     HARNESS_SECONDS,
@@ -294,7 +294,7 @@ def _prepare_fork() -> None:
     collapse_after_two_scopes()
 
 
-@environment.report_shortages()
+@surroundings.report_shortages()
 def run_together(*requests: Job) -> list[Record]:
     """Do all *requests* at once, each below a warden; if there are several, they form a group."""
     _prepare_fork()
@@ -350,7 +350,7 @@ def _collect_records(started: Sequence[_Started], ends: Sequence[int | None]) ->
         if not any(isinstance(event, TrialEnded) for event in journals[-1]):
             around.end_processes(warden.pid)
         printed.append(_NOISE.sub("", around.printed.text(_STDERR_READ)))
-        environment.require_environment(job, journals[-1], printed[-1])
+        surroundings.require_environment(job, journals[-1], printed[-1])
     _raise_refusals([each.job for each in started], journals, printed)
     records = []
     for (_, around, warden), code, events, text in zip(

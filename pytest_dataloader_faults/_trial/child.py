@@ -32,8 +32,7 @@ from pytest_dataloader_faults._trial.journal import (
     ProcessesStarted,
     failed,
 )
-from pytest_dataloader_faults._trial.process import environment
-from pytest_dataloader_faults._trial.process.surroundings import Surroundings
+from pytest_dataloader_faults._trial.process.surroundings import Surroundings, forbidden_call_error
 from pytest_dataloader_faults._trial.process.warden import run_under_deadline
 from pytest_dataloader_faults._trial.run import run
 from pytest_dataloader_faults.exceptions import HarnessError
@@ -127,7 +126,7 @@ def _run_then_exit(action: Callable[[], None], facts: Journal) -> NoReturn:
         action()
         status = 0
     except OSError as error:
-        lack = environment.forbidden_call_error(error)
+        lack = forbidden_call_error(error)
         facts.write(failed(lack or HarnessError(traceback.format_exc())))
     except BaseException as error:  # noqa: BLE001  # there is nothing to return to
         end_if_interrupted(error)

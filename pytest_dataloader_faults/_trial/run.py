@@ -47,8 +47,8 @@ from pytest_dataloader_faults._trial.journal import (
     failed,
 )
 from pytest_dataloader_faults._trial.passes import Reader
-from pytest_dataloader_faults._trial.process.environment import FreeResources, limit_descriptors
-from pytest_dataloader_faults._trial.process.surroundings import Surroundings
+from pytest_dataloader_faults._trial.process.fork_server import limit_descriptors
+from pytest_dataloader_faults._trial.process.surroundings import FreeResources, Surroundings
 from pytest_dataloader_faults._trial.reference import take_reference
 from pytest_dataloader_faults._trial.samplers import (
     count_batches_of_worker,

@@ -20,9 +20,9 @@ from pytest_dataloader_faults.faults import LockError, has_files
 from pytest_dataloader_faults.outcomes import CheckResult, FaultFacts, Finding, Outcome, Verdict
 from pytest_dataloader_faults.outcomes.agreement import Comparison
 from pytest_dataloader_faults.outcomes.contract import Cause
+from pytest_dataloader_faults.outcomes.judge import comparison_notes, explain
 from pytest_dataloader_faults.outcomes.judge.causes import FAILS_INTERMITTENTLY, likely_cause
 from pytest_dataloader_faults.outcomes.judge.hangs import loader_timed_out
-from pytest_dataloader_faults.outcomes.judge.report import comparison_notes, explain
 from pytest_dataloader_faults.outcomes.repeats import JudgedTrial, deciding_trial
 from pytest_dataloader_faults.outcomes.text import (
     headline,

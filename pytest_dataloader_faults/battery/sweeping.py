@@ -31,7 +31,7 @@ from pytest_dataloader_faults.faults import (
 )
 from pytest_dataloader_faults.faults.base import Triggered, default_path, explain_invalid_fault
 from pytest_dataloader_faults.outcomes import CheckResult, Contract, Verdict
-from pytest_dataloader_faults.outcomes.judge.report import explain
+from pytest_dataloader_faults.outcomes.judge import explain
 from pytest_dataloader_faults.outcomes.repeats import deciding_trial
 from pytest_dataloader_faults.outcomes.text import pluralize
 from pytest_dataloader_faults.steps import run_epochs

@@ -26,8 +26,8 @@ from pytest_dataloader_faults.faults import Fault
 from pytest_dataloader_faults.outcomes import Contract, Finding, Outcome, Verdict
 from pytest_dataloader_faults.outcomes.agreement import Comparison
 from pytest_dataloader_faults.outcomes.fault_facts import explain_unfired
+from pytest_dataloader_faults.outcomes.judge import explain
 from pytest_dataloader_faults.outcomes.judge.errors import torch_dropped_a_batch
-from pytest_dataloader_faults.outcomes.judge.report import explain
 from pytest_dataloader_faults.outcomes.judge.sharing import start_cause
 from pytest_dataloader_faults.outcomes.text import call_in_lines
 from pytest_dataloader_faults.steps import TrialOptions, run_epochs

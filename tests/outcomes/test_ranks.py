@@ -17,8 +17,8 @@ from pytest_dataloader_faults.outcomes import (
     Reference,
 )
 from pytest_dataloader_faults.outcomes.agreement import Sample
+from pytest_dataloader_faults.outcomes.judge import explain
 from pytest_dataloader_faults.outcomes.judge import ranks as rules
-from pytest_dataloader_faults.outcomes.judge.report import explain
 from support.facts import (
     EPOCH_1,
     IN_BATCHES,

@@ -22,7 +22,7 @@ from pytest_dataloader_faults.outcomes import (
     WorkerFacts,
 )
 from pytest_dataloader_faults.outcomes.agreement import BY_FORM, EXACT, Comparison, Mask
-from pytest_dataloader_faults.outcomes.judge.report import comparison_notes, explain
+from pytest_dataloader_faults.outcomes.judge import comparison_notes, explain
 from pytest_dataloader_faults.outcomes.stages import DONE
 from pytest_dataloader_faults.search import Exploration
 from support.facts import (

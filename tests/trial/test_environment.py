@@ -21,7 +21,7 @@ from pytest_dataloader_faults import inject, run_trial
 from pytest_dataloader_faults._engine.file_copies import copy_folder
 from pytest_dataloader_faults._engine.system import temporary
 from pytest_dataloader_faults._engine.system.processes import fork
-from pytest_dataloader_faults._trial.process.environment import FreeResources
+from pytest_dataloader_faults._trial.process.surroundings import FreeResources
 from pytest_dataloader_faults.exceptions import InvalidArgumentError, UnusableEnvironmentError
 from pytest_dataloader_faults.faults import (
     OpenError,

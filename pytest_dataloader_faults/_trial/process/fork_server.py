@@ -17,7 +17,7 @@ import traceback
 from multiprocessing import current_process, forkserver, process, spawn, util
 from typing import Any, NamedTuple, NoReturn
 
-from pytest_dataloader_faults._engine.system import temporary
+from pytest_dataloader_faults._engine.system import proc, temporary
 from pytest_dataloader_faults._engine.system.imports import FOR_FORK_SERVER, import_late_modules
 from pytest_dataloader_faults._engine.system.libc import Prctl, end_with_parent, prctl
 from pytest_dataloader_faults._engine.system.processes import (
@@ -34,7 +34,6 @@ from pytest_dataloader_faults._engine.system.temporary import (
     SharedMemoryCleaner,
 )
 from pytest_dataloader_faults._trial.job import Job
-from pytest_dataloader_faults._trial.process.environment import limit_descriptors
 
 # Some facts about workers that are started by "forkserver". multiprocessing starts its server where
 # the first one is needed, which is in each trial again, since a server that pytest had started
@@ -302,6 +301,15 @@ def _inherit(
     soft, hard = limits
     resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
     limit_descriptors(descriptors)
+
+
+def limit_descriptors(count: int | None) -> None:
+    """Allow *count* more descriptors than are open, here and in processes started from here."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if count is not None:
+        room = max(proc.descriptors("self")) + 1 + count
+        limit = room if soft == resource.RLIM_INFINITY else min(soft, room)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (limit, hard))
 
 
 def _serve(keeper: int, listener: int, alive: int, key: bytes) -> NoReturn:
