@@ -251,27 +251,12 @@ def _is_of_stack(piece: str) -> bool:
 
 
 def limit_lines(lines: Sequence[str], limit: int) -> list[str]:
-    """The first and the last of *lines*, *limit* in all, and each frame of the user between them.
-
-    Of more than *limit* such frames, as in a recursion, only the first and the last.
-    """
+    """The first and the last of *lines*, *limit* in all, and how many are left out."""
     if len(lines) <= limit:
         return list(lines)
-    users = [place for place, line in enumerate(lines) if is_user_frame(line)]
-    indices = {*_ends(users, limit)}
-    library_places = [place for place in range(len(lines)) if place not in set(users)]
-    indices |= {*_ends(library_places, max(2, limit - len(indices)))}
-    output: list[str] = []
-    for is_kept, places in itertools.groupby(range(len(lines)), key=indices.__contains__):
-        group = list(places)
-        left_out = [f"... {len(group)} lines omitted ..."]
-        output += [lines[place] for place in group] if is_kept else left_out
-    return output
-
-
-def _ends(places: Sequence[int], limit: int) -> Sequence[int]:
     half = limit // 2
-    return places if len(places) <= limit else [*places[: limit - half], *places[-half:]]
+    omission = f"... {len(lines) - 2 * half} lines omitted ..."
+    return [*lines[:half], omission, *lines[-half:]]
 
 
 class Shown:
