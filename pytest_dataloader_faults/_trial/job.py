@@ -38,17 +38,17 @@ def count_epochs(processes: Processes) -> int:
 def _drop_recovery(processes: Processes) -> Processes:
     """The *processes* of a trial without faults: without these passes and what follows them."""
     shortened = (
-        tuple(itertools.takewhile(lambda step: not _follows_faults(step), process))
+        tuple(
+            itertools.takewhile(
+                lambda step: not (isinstance(step, FaultFreePass) and step.after_faults), process
+            )
+        )
         for process in processes
     )
     passes = (Epoch, MeasureEpochs, FaultFreePass)
     return tuple(
         process for process in shortened if any(isinstance(step, passes) for step in process)
     )
-
-
-def _follows_faults(step: Step) -> bool:
-    return isinstance(step, FaultFreePass) and step.after_faults
 
 
 @dataclass(frozen=True, kw_only=True)

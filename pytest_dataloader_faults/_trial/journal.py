@@ -49,7 +49,6 @@ from pytest_dataloader_faults.outcomes import (
     Crash,
     Event,
     FaultFacts,
-    Firing,
     Footprint,
     LoaderFacts,
     Outcome,
@@ -410,10 +409,7 @@ def _fault_events(outcome: Outcome) -> Iterator[Event]:
         timed = [(each.time, each) for each in facts.firings if each.time is not None]
         for at, firing in sorted(timed, key=lambda pair: pair[0])[:_MOST_FIRINGS]:
             process = LOADER if firing.worker is None else f"worker {firing.worker}"
-            yield Event(at, process, "fault", _occurrence(facts, firing))
-
-
-def _occurrence(facts: FaultFacts, firing: Firing) -> str:
-    where = f" of {firing.path}" if firing.path else ""
-    sample = "" if firing.sample is None else f", sample {firing.sample}"
-    return f"{type(facts.fault).__name__}: {firing.call}{where}{sample}"
+            text = f"{type(facts.fault).__name__}: {firing.call}"
+            text += f" of {firing.path}" if firing.path else ""
+            text += "" if firing.sample is None else f", sample {firing.sample}"
+            yield Event(at, process, "fault", text)

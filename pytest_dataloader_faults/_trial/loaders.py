@@ -138,8 +138,9 @@ def make_loader(job: Job) -> DataLoader[Any]:
         for name, value in {**(workers if lacks_workers else {}), **job.changes}.items():
             object.__setattr__(loader, name, value)  # torch forbids it, since workers may run.
         _detach_parent_workers(loader)
-        if rank is not None:
-            ranks.refuse_dispatcher(outer_loader(loader), kind_of(dataset_of(loader)))
+        is_dispatcher = type(outer_loader(loader)).__name__ == "DataLoaderDispatcher"
+        if rank is not None and is_dispatcher and kind_of(dataset_of(loader)) == "map":
+            raise UnusableDatasetError(ranks.DISPATCHED)
     else:
         all_options = job.loader
         lacks_workers = all_options.get("num_workers") == 0 and "num_workers" not in job.changes

@@ -37,7 +37,6 @@ from pytest_dataloader_faults._trial.journal import (
 )
 from pytest_dataloader_faults.exceptions import (
     InvalidArgumentError,
-    UnusableDatasetError,
     UnusableEnvironmentError,
 )
 from pytest_dataloader_faults.outcomes import Outcome
@@ -62,7 +61,7 @@ _NO_LOOPBACK = (
     "ranks cannot create a process group, because gloo needs the loopback interface: {}. Bring it"
     " up (ip link set lo up), or remove ranks. No dataset was judged"
 )
-_DISPATCHED = (
+DISPATCHED = (
     "accelerate's dispatch_batches=True makes rank 0 draw the batches of all ranks, so it is not"
     " known which samples of a map-style dataset each rank gets. Prepare the loader with"
     " dispatch_batches=False"
@@ -214,12 +213,6 @@ def divide(rank: Rank, dataset: Any, options: dict[str, Any]) -> dict[str, Any]:
     shuffle = options.get("shuffle", True)
     sampler: Any = DistributedSampler(dataset, rank.size, rank.number, shuffle=shuffle)
     return {**options, "shuffle": None, "sampler": sampler}
-
-
-def refuse_dispatcher(outer: Any, kind: str) -> None:
-    """Refuse the *outer* loader of a map-style dataset of which one rank draws what others get."""
-    if type(outer).__name__ == "DataLoaderDispatcher" and kind == "map":
-        raise UnusableDatasetError(_DISPATCHED)
 
 
 def _init(rank: Rank, store: Any, name: str) -> None:

@@ -76,7 +76,7 @@ from pytest_dataloader_faults.steps import (
 if TYPE_CHECKING:
     from torch.utils.data import DataLoader
 
-CALLS_USER_CODE = ("_read_first_sample",)
+CALLS_USER_CODE = ("read_sample",)
 
 
 def run(job: Job, around: Surroundings, supervision: SupervisorHandle | None, number: int) -> None:
@@ -195,9 +195,18 @@ class TrialProcess:
         self._use_batch = resources.copy_to_device
 
     def read_sample(self) -> None:
-        """Read a sample here before the fork, as some scripts do."""
+        """Read the first of the samples here before the fork, as some scripts do."""
+        dataset = loaders.dataset_of(self.loader)
         with self._watch():
-            _read_first_sample(self.loader, self._draws)
+            if loaders.kind_of(dataset) == "iterable":
+                with loaders.report_dataset_errors(f"iterating {type(dataset).__name__}"):
+                    next(iter(dataset), None)
+                return
+            batched = bool(self.loader._auto_collation)
+            drawn = (Draw.of(unpack(each), dataset, batched=batched) for each in self._draws)
+            if sample := next((part for each in drawn for part in each.split()), None):
+                with contextlib.suppress(loaders.CollateError):
+                    Reader(loader=self.loader).fetch(sample)
 
     def make(self, step: Make) -> None:
         """Make the dataset and its loader, in a process where faults may be armed already."""
@@ -403,18 +412,3 @@ def _refuse_impossible_faults(job: Job, loader: DataLoader[Any]) -> None:
             " Use num_workers=1 or more"
         )
         raise exceptions.InvalidArgumentError(message)
-
-
-def _read_first_sample(loader: DataLoader[Any], draws: Sequence[str]) -> None:
-    """Read the first of what the sampler *draws*, before the fork, as some scripts do."""
-    dataset = loaders.dataset_of(loader)
-    if loaders.kind_of(dataset) == "iterable":
-        with loaders.report_dataset_errors(f"iterating {type(dataset).__name__}"):
-            next(iter(dataset), None)
-        return
-    batched = bool(loader._auto_collation)
-    drawn = map(unpack, draws)
-    samples = (part for each in drawn for part in Draw.of(each, dataset, batched=batched).split())
-    if sample := next(samples, None):
-        with contextlib.suppress(loaders.CollateError):
-            Reader(loader=loader).fetch(sample)

@@ -101,14 +101,16 @@ class Draw:
         """What to draw for each of its samples alone."""
         if self.is_whole:
             return [self]
+        is_sliced = is_array(self.drawn) or isinstance(self.drawn, (list, tuple, range))
         return [
-            Draw(self._draw_at(place), (index,), (name,), is_whole=False)
+            Draw(
+                self.drawn[place : place + 1] if is_sliced else [index],
+                (index,),
+                (name,),
+                is_whole=False,
+            )
             for place, (index, name) in enumerate(zip(self.indices, self.names, strict=True))
         ]
-
-    def _draw_at(self, place: int) -> Any:
-        is_sliced = is_array(self.drawn) or isinstance(self.drawn, (list, tuple, range))
-        return self.drawn[place : place + 1] if is_sliced else [self.indices[place]]
 
 
 def _copy_draw(drawn: Any) -> Any:

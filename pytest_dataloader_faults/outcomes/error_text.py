@@ -293,11 +293,6 @@ def _mentions_content(lines: str, fault: Fault) -> bool:
     return any(_BAD_CONTENT.search(line) for line in stripped)
 
 
-def ends_in_torch_error(fault: Fault) -> bool:
-    """Whether *fault* reaches the loop as torch's own error, which does not name a file."""
-    return bool(fault.effects & (Effect.DELAY | Effect.DEATH))
-
-
 def mentions_path(text: str, path: str | None) -> bool:
     """Whether *text* contains *path* or its last part, unchanged or as Python shows it."""
     if not path:

@@ -22,7 +22,7 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from pytest_dataloader_faults.outcomes.contract import Finding, Verdict
-from pytest_dataloader_faults.outcomes.records import Footprint, Outcome, Resources
+from pytest_dataloader_faults.outcomes.records import Footprint, Outcome
 from pytest_dataloader_faults.outcomes.stages import Stage
 from pytest_dataloader_faults.outcomes.text import is_or_are, pluralize, was_or_were
 
@@ -152,15 +152,13 @@ def find_leak(outcome: Outcome) -> Finding | None:
                 f"{pluralize(count, 'process')} {was_or_were(count)} left running ({commands[0]})"
             )
             return Finding(Verdict.LEAKED, sentence)
-    if end and recovery and (opened := _count_opened(end, recovery)):
-        count = sum(opened.values())
+    opened = Counter[str]()
+    if end and recovery:
+        opened = Counter(recovery.descriptors.values()) - Counter(end.descriptors.values())
+    if paths := [each for each in opened.elements() if not each.startswith(_IGNORED)]:
+        count = len(paths)
         sentence = (
             f"{pluralize(count, 'more descriptor')} {is_or_are(count)} open after the recovery pass"
         )
-        return Finding(Verdict.LEAKED, f"{sentence} ({next(iter(opened))})")
+        return Finding(Verdict.LEAKED, f"{sentence} ({paths[0]})")
     return None
-
-
-def _count_opened(earlier: Resources, later: Resources) -> dict[str, int]:
-    opened = Counter(later.descriptors.values()) - Counter(earlier.descriptors.values())
-    return {path: count for path, count in opened.items() if not path.startswith(_IGNORED)}

@@ -167,7 +167,10 @@ class _Preloaded:
         address = os.path.join(temporary.name_for_sockets(), "fork-server")
         server = TrialServer(address, os.urandom(_KEY_LENGTH), alive, warden_socket)
         message = AnonymousFile("fork-server")
-        os.write(message.fd, json.dumps([address, server.key.hex(), *_inherited_by(job)]).encode())
+        environment = {**os.environ, **(job.rank.environment if job.rank else {})}
+        limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+        inherited = environment, os.getcwd(), limits, job.options.descriptors
+        os.write(message.fd, json.dumps([address, server.key.hex(), *inherited]).encode())
         pids = b""
         with contextlib.suppress(ConnectionError):  # It was killed just now.
             descriptors = [theirs.fileno(), reading, printed, message.fd]
@@ -198,13 +201,6 @@ def _path_of_main() -> str | None:
     main_module = sys.modules["__main__"]
     path = None if main_module.__spec__ else getattr(main_module, "__file__", None)
     return path and os.path.join(process.ORIGINAL_DIR, path)  # type: ignore[attr-defined]
-
-
-def _inherited_by(job: Job) -> tuple[Any, ...]:
-    """What the processes of *job* inherit from this one, as ``_inherit`` needs it."""
-    environment = {**os.environ, **(job.rank.environment if job.rank else {})}
-    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
-    return environment, os.getcwd(), limits, job.options.descriptors
 
 
 # Some facts about start methods. A ``DataLoader`` without a ``multiprocessing_context`` takes the

@@ -92,7 +92,10 @@ def run_under_deadline(job: Job, around: Surroundings, root: _Root) -> None:
     parent = os.pidfd_open(pytest_pid)
     prctl(Prctl.SET_CHILD_SUBREAPER, 1)
     # Before this process has its own signal handlers, which the supervisor would inherit.
-    supervisor = _start_supervisor(job, around)
+    supervisor = None
+    if not job.is_reference:
+        files = SharedFiles(around.fired, job.history)
+        supervisor = _Supervisor(fork_supervisor(journal.fd, files), journal)
     handle = supervisor.handle if supervisor else None
     began = time.monotonic()
     clock = TrialClock(
@@ -274,13 +277,6 @@ def _write_stacks(processes: Iterable[psutil.Process], file: AnonymousFile) -> N
 # died, and on a signal of the warden. If it ends earlier, the calls fail with ENOSYS from then on,
 # and what the dataset makes of that says nothing about it. Like any process, it may be killed or
 # stopped.
-
-
-def _start_supervisor(job: Job, around: Surroundings) -> _Supervisor | None:
-    if job.is_reference:
-        return None
-    files = SharedFiles(around.fired, job.history)
-    return _Supervisor(fork_supervisor(around.facts.fd, files), around.facts)
 
 
 class _Supervisor:

@@ -339,7 +339,8 @@ def _advice(outcome: Outcome, raised: Raised, hits: list[Occurrence]) -> str:
 def _names_file(raised: Raised, hits: list[Occurrence]) -> bool:
     """Whether *raised* names one of the files; true if there is no file to name."""
     lines = chains.exception_lines(raised.text)
-    nameable = (each for each in hits if not error_text.ends_in_torch_error(each.fault))
+    # torch's own error about a delay or a death does not name a file.
+    nameable = (each for each in hits if not each.fault.effects & (Effect.DELAY | Effect.DEATH))
     paths = [each.path for each in nameable if each.path]
     return not paths or any(error_text.mentions_path(lines, path) for path in paths)
 
