@@ -9,6 +9,7 @@ import pytest
 from pytest_dataloader_faults import Contract, Outcome, faults
 from pytest_dataloader_faults.faults import (
     KINDS,
+    DescriptorExhaustion,
     Fault,
     MemoryExhaustion,
     ReadError,
@@ -89,6 +90,15 @@ def test_the_verdict_follows_from_the_death(fault, call, exitcode, verdict, shad
     }
     assert {each for each, _ in findings} == {verdict}
     assert len(findings) == 1
+
+
+@rows(("exitcode", "verdict"), [(1, "failed_cleanly"), (3, "failed_unclearly")])
+def test_a_worker_that_torch_ends_for_want_of_descriptors(exitcode, verdict):
+    """It cannot receive an index that is a tensor; the dataset has no part in that."""
+    outcome = _outcome(DescriptorExhaustion(), "openat", exitcode, SHADOWS[0])
+    outcome = revised(outcome, stderr="RuntimeError: received 0 items of ancdata\n")
+
+    assert judge_trial(outcome, map_reference()).verdict == verdict
 
 
 def test_one_unclear_death_is_enough():

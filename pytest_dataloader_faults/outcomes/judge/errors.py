@@ -156,6 +156,8 @@ _LEAST_STEM = 3
 """A shorter stem is in a message by chance, such as the 1 of 1.jpg."""
 _FROM_WORKER = "in DataLoader worker process"
 """In the message of each exception that torch raises for a worker."""
+_NO_DESCRIPTOR = "received 0 items of ancdata"
+"""What multiprocessing prints if no descriptor is free for one that it receives."""
 _NOT_BY_FAULT = ", which no fault sent; another process or the kernel's OOM killer did (see dmesg)"
 
 
@@ -349,6 +351,9 @@ def _is_clear(outcome: Outcome, death: WorkerDeath) -> bool:
     firings = outcome.firings
     if any(firing.pid == death.pid and firing.kind is FiringKind.DEATH for firing in firings):
         return True
+    # torch cannot pass on an index or a sample that is a tensor then.
+    if _NO_DESCRIPTOR in outcome.stderr and outcome.has_fired(faults.DescriptorExhaustion):
+        return death.exitcode == 1
     mapped_by = {firing.worker for firing in firings if firing.call == "mmap"}
     is_mapped = bool({None, death.worker} & mapped_by)
     may_be_clear = is_mapped or outcome.has_fired(faults.SharedMemoryExhaustion)
