@@ -31,7 +31,7 @@ NO_ENTRIES = {"__pycache__", "py.typed"}
 
 _VOCABULARY = "_arguments _settings exceptions faults outcomes steps wire".split()
 PURE = [*_VOCABULARY, "battery.checks", "outcomes.judge"]
-ELSEWHERE = ["_trial.run", "_trial.child", "_trial.process.warden", "_engine.supervisor.start"]
+ELSEWHERE = ["_trial.run", "_trial.warden", "_engine.supervisor.start"]
 """Run in a worker, a trial or a supervisor."""
 JUDGE = "outcomes.judge"
 READERS = ["open", "os.listdir", "os.readlink", "os.scandir", "glob.glob", "glob.iglob"]

@@ -60,7 +60,7 @@ _OUR_FRAMES = re.compile(
 )
 """From the call of the user's or torch's code to the start of its thread."""
 _NOISE = re.compile(
-    r'  File "[^"\n]*/_trial/child\.py", line \d+ in trial\n(  .*\n)*|\n*Extension modules: .*|\0'
+    r'  File "[^"\n]*/_trial/warden\.py", line \d+ in trial\n(  .*\n)*|\n*Extension modules: .*|\0'
 )
 """What is left out of the report of a crash: pytest's own frames, the list of modules, and the NUL
 by which torch ends what it writes of a signal."""
@@ -288,9 +288,9 @@ def _prepare_fork() -> None:
         raise HarnessError(_NO_GUARD)
 
     from pytest_dataloader_faults._engine.loader.huge_pages import collapse_after_two_scopes
-    from pytest_dataloader_faults._trial import child
+    from pytest_dataloader_faults._trial import warden
 
-    child.preload()
+    warden.preload()
     collapse_after_two_scopes()
 
 
@@ -318,7 +318,7 @@ def run_together(*requests: Job) -> list[Record]:
 
 def _start(request: Job, fired: SharedCount, scope: contextlib.ExitStack) -> _Started:
     """Start a warden for *request* with *scope*; *fired* counts the faults of its group."""
-    from pytest_dataloader_faults._trial import child
+    from pytest_dataloader_faults._trial.warden import main
 
     rank = request.rank_of_several
     number = rank.number if rank and not rank.shares_folder else None
@@ -329,7 +329,7 @@ def _start(request: Job, fired: SharedCount, scope: contextlib.ExitStack) -> _St
     sys.stderr.flush()
     warden = fork()
     if not warden:
-        child.main(job, around)
+        main(job, around)
     return _Started(job, around, ChildProcess(warden))
 
 

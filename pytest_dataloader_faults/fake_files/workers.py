@@ -113,7 +113,7 @@ _OF_MULTIPROCESSING = (
     *("resource_tracker", "shared_memory", "spawn", "synchronize", "util"),
 )
 _OUR_FOLDER = (
-    *("_trial.child", "battery.checking", "battery.sweeping", "search", "search._runner"),
+    *("_trial.warden", "battery.checking", "battery.sweeping", "search", "search._runner"),
     *("plugin._fault_check", "_engine.loader.iterator", "_engine"),
     *("_engine.worker.arm", "fake_files.workers"),
 )

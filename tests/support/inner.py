@@ -86,7 +86,7 @@ _NEEDED = (
     "numpy.random",
     "torch.utils.data",
     "pytest_dataloader_faults._engine.worker.arm",
-    "pytest_dataloader_faults._trial.child",
+    "pytest_dataloader_faults._trial.warden",
     "pytest_dataloader_faults.plugin._fault_check",
     "pytest_dataloader_faults.injection",
     "pytest_dataloader_faults.report.html",

@@ -17,9 +17,9 @@ from pytest_dataloader_faults import inject, run_trial
 from pytest_dataloader_faults._engine.loader import client
 from pytest_dataloader_faults._engine.supervisor.server import Supervisor
 from pytest_dataloader_faults._engine.worker.arm import WorkerSession
-from pytest_dataloader_faults._trial import driver, take_reference
+from pytest_dataloader_faults._trial import driver, take_reference, warden
 from pytest_dataloader_faults._trial.journal import ProcessesStarted
-from pytest_dataloader_faults._trial.process import surroundings, warden
+from pytest_dataloader_faults._trial.process import surroundings
 from pytest_dataloader_faults._trial.process.clock import OVERDUE
 from pytest_dataloader_faults.exceptions import HarnessError, LostProcessError, UnusableDatasetError
 from pytest_dataloader_faults.faults import ReadError

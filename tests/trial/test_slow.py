@@ -12,9 +12,8 @@ import pytest
 from pytest_dataloader_faults import run_trial
 from pytest_dataloader_faults._engine.system.proc import parse_call
 from pytest_dataloader_faults._engine.system.processes import fork
-from pytest_dataloader_faults._trial import resources
+from pytest_dataloader_faults._trial import resources, warden
 from pytest_dataloader_faults._trial.journal import HARNESS, ProcessesStarted, Turn
-from pytest_dataloader_faults._trial.process import warden
 from pytest_dataloader_faults._trial.process.clock import (
     MORE_SECONDS,
     Observation,

@@ -14,7 +14,7 @@ import pytest
 from pytest_dataloader_faults import check_dataset, run_trial
 from pytest_dataloader_faults._engine.loader.huge_pages import _full_ranges
 from pytest_dataloader_faults._engine.system.proc import is_dead, parse_private_memory
-from pytest_dataloader_faults._trial.child import preload
+from pytest_dataloader_faults._trial.warden import preload
 from support.datasets import Records
 from support.inner import PRELOADED, PYTHONPATH, start_python
 from support.judging import judge_trial
