@@ -9,7 +9,6 @@ import contextlib
 import copy
 import itertools
 import pickle
-import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, NoReturn, TypeAlias, TypeVar
@@ -383,24 +382,6 @@ class Reader(SampleComparer):
                 f" {samples}. It must return the list of its samples"
             )
             raise UnusableDatasetError(message)
-
-
-def time_samples(reader: Reader, draws: Sequence[Draw], seconds: float) -> list[float]:
-    """How many seconds some of the *draws* take each; for half of *seconds* at most, in a child."""
-
-    def measure() -> list[float]:
-        took: list[float] = []
-        for draw in draws:
-            if sum(took) > seconds / 2:
-                break
-            began = time.monotonic()
-            with contextlib.suppress(loaders.CollateError):
-                reader.fetch(draw)
-            took.append(time.monotonic() - began)
-        return took
-
-    with reader.child(measure) as took:
-        return took(seconds)
 
 
 class _CopyingDataset:

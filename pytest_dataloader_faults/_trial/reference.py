@@ -12,7 +12,7 @@ import statistics
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -26,7 +26,6 @@ from pytest_dataloader_faults._trial.job import Job, TakeReference
 from pytest_dataloader_faults._trial.passes import (
     Reader,
     Reading,
-    time_samples,
 )
 from pytest_dataloader_faults._trial.samplers import choose_size, count_samples, limit_samples
 from pytest_dataloader_faults._trial.samples import (
@@ -84,35 +83,26 @@ _StreamPasses: TypeAlias = tuple[list[Reading], list[Reading], int | None]
 def take_reference(loader: DataLoader[Any], job: Job, step: TakeReference) -> Reference:
     """The samples of the dataset, read here, or else in workers."""
     is_stream = loaders.kind_of(loaders.dataset_of(loader)) == "iterable"
-    return (_OfStream if is_stream else _ByIndex)(loader, job, step).take()
+    facts = job.comparison, job.settings.contract, loader
+    taker = (_OfStream if is_stream else _ByIndex)(*facts, displaced=step.displaced)
+    taker.job, taker.step = job, step
+    return taker.take()
 
 
-@dataclass
-class _Taker:
-    """Takes the reference of the dataset of *loader*, as the *step* of *job* says."""
+class _Taker(Reader):
+    """Takes the reference of the dataset of a loader, as the *step* of *job* says."""
 
-    loader: DataLoader[Any]
+    kind = ""
     job: Job
     step: TakeReference
-
-    def __post_init__(self) -> None:
-        self._reader = Reader(
-            self.job.comparison,
-            self.job.settings.contract,
-            self.loader,
-            displaced=self.step.displaced,
-        )
-        self._kind = loaders.kind_of(self._reader.dataset)
 
     def take(self) -> Reference:
         """The reference, read here, or else in workers."""
         try:
             results, workers = [self._read_all()], 0
         except UnusableDatasetError as error:
-            if (
-                error.__cause__ is None or not self.loader.num_workers
-            ):  # Users' code raised nothing.
-                raise
+            if error.__cause__ is None or not self.loader.num_workers:
+                raise  # The user's code has raised nothing.
             results = self._read_in_workers()
             workers = len(results)
             if not results:
@@ -139,7 +129,7 @@ class _Taker:
         """
         seconds = self.job.passes * self.job.deadline
         replies: list[Any] = []
-        for count in (1, self.loader.num_workers) if self._kind == "iterable" else (1,):
+        for count in (1, self.loader.num_workers) if self.kind == "iterable" else (1,):
             packed = [
                 run_in_child(partial(self._read_as_worker, worker, count), seconds)
                 for worker in range(count)
@@ -155,7 +145,7 @@ class _Taker:
 
     def _read_as_worker(self, worker: int, count: int) -> bytes:
         """What this process reads as one of *count* workers, or the error."""
-        loader, dataset = self.loader, self._reader.dataset
+        loader, dataset = self.loader, self.dataset
         seed = torch.initial_seed() + worker
         info = torch_worker.WorkerInfo(id=worker, num_workers=count, seed=seed, dataset=dataset)
         torch_worker._worker_info = info
@@ -170,26 +160,25 @@ class _Taker:
     def _adapt(self, readings: _Pass, repeats: _Pass) -> None:
         """Compare as closely as both readings agree, if the step allows that."""
         first, second = _pairs(readings), _pairs(repeats)
-        is_allowed = self.step.adapts_comparison and self._reader.contract.key is None
+        is_allowed = self.step.adapts_comparison and self.contract.key is None
         if is_allowed and len(first) == len(second):
-            is_stream = self._kind == "iterable"
-            comparison = closest(self._reader.comparison, first, second, is_stream=is_stream)
-            self._reader.comparison = comparison
+            is_stream = self.kind == "iterable"
+            self.comparison = closest(self.comparison, first, second, is_stream=is_stream)
 
     def _build(self, readings: _Pass, repeats: _Pass) -> Reference:
         """The reference from two readings of the same samples; those of a stream in any order."""
-        comparison = self._reader.comparison
+        comparison = self.comparison
         is_regrouped = _have_same_rows(readings, repeats)
         pairs, others = _pairs(readings), _pairs(repeats)
-        self._reader.begin()
+        self.begin()
         names = [number if name is None else name for number, (name, _) in enumerate(pairs)]
-        samples = [self._reader.record(tuple(parts)) for _, parts in pairs]
-        if self._reader.contract.key is not None and not is_regrouped:
+        samples = [self.record(tuple(parts)) for _, parts in pairs]
+        if self.contract.key is not None and not is_regrouped:
             self._require_stable(pairs, others)
         varies = not (is_regrouped or repeats is readings)
         rows = tuple(each.rows for each in readings)
         return Reference(
-            self._kind,
+            self.kind,
             tuple(zip(names, samples, strict=True)),
             varying=tuple(count_varying(pairs, others).items()) if varies else (),
             comparison=comparison,
@@ -198,11 +187,10 @@ class _Taker:
 
     def _require_stable(self, readings: SampleParts, repeats: SampleParts) -> None:
         """Refuse a key that is not the same for both *readings* of a sample."""
-        digest = self._reader.digest
-        remaining = Counter((name, digest(parts)) for name, parts in repeats)
+        remaining = Counter((name, self.digest(parts)) for name, parts in repeats)
         for place, (name, parts) in enumerate(readings[: len(repeats)]):
-            remaining[name, digest(parts)] -= 1
-            if remaining[name, digest(parts)] < 0:
+            remaining[name, self.digest(parts)] -= 1
+            if remaining[name, self.digest(parts)] < 0:
                 change = difference(parts, repeats[place][1]).replace("the reference", "the first")
                 text = f"sample {place if name is None else name!r} was different when it was read"
                 message = (
@@ -233,18 +221,19 @@ def _have_same_rows(readings: _Pass, repeats: _Pass) -> bool:
 class _ByIndex(_Taker):
     """Takes the reference of samples with indices."""
 
+    kind = "map"
     _seconds = 0.0
 
     def _combine(self, results: list[Reference]) -> Reference:
         return results[0]
 
     def _read_all(self) -> Reference:
-        reader, job, batched = self._reader, self.job, bool(self.loader._auto_collation)
-        with loaders.report_dataset_errors(f"comparing samples of {type(reader.dataset).__name__}"):
+        job, batched = self.job, bool(self.loader._auto_collation)
+        with loaders.report_dataset_errors(f"comparing samples of {type(self.dataset).__name__}"):
             seed_everything(job.settings.seed)
             if self.step.batches is not None:
                 requested = (list(each) if batched else each[0] for each in self.step.batches)
-                drawn = [Draw.of(each, reader.dataset, batched=batched) for each in requested]
+                drawn = [Draw.of(each, self.dataset, batched=batched) for each in requested]
                 return self._read_drawn(drawn)
             limit, first_draws, batch_size = self._limit()
             total = count_samples(self.loader)
@@ -255,7 +244,7 @@ class _ByIndex(_Taker):
             # Some samplers can be iterated only once.
             drawn = list(draws_of(self.loader)) or first_draws
             if not any(each.names for each in drawn):
-                raise loaders.EmptyDatasetError(loaders.empty_message(reader.dataset))
+                raise loaders.EmptyDatasetError(loaders.empty_message(self.dataset))
             is_whole = not job.settings.ranks or draws_the_same_again(self.loader, drawn)
             return replace(
                 self._read_drawn(drawn),
@@ -278,7 +267,8 @@ class _ByIndex(_Taker):
             return requested, [], self.job.batch_size
         first_draws = list(itertools.islice(draws_of(self.loader), 1))
         sample_draws = [part for draw in first_draws for part in draw.split()][:_TIMED]
-        took = time_samples(self._reader, sample_draws, self._patience)
+        with self.child(partial(self._time, sample_draws)) as times:
+            took = times(self._patience)
         seconds = _READINGS * max(_LEAST, statistics.median(took or [0]))
         limit = requested
         # Halved instead of computed, because the time of samples varies.
@@ -289,6 +279,17 @@ class _ByIndex(_Taker):
         limit, batch_size = choose_size(self.loader, limit, affordable, possible)
         return limit, first_draws, batch_size
 
+    def _time(self, draws: Sequence[Draw]) -> list[float]:
+        """How many seconds some of the *draws* take each; for half of the patience at most."""
+        took: list[float] = []
+        for draw in draws:
+            if sum(took) <= self._patience / 2:
+                began = time.monotonic()
+                with contextlib.suppress(loaders.CollateError):
+                    self.fetch(draw)
+                took.append(time.monotonic() - began)
+        return took
+
     @property
     def _patience(self) -> float:
         return min(_PATIENCE, self.job.deadline * _SHARE_FOR_CHILD)
@@ -296,7 +297,7 @@ class _ByIndex(_Taker):
     def _read_drawn(self, drawn: Sequence[Draw]) -> Reference:
         """The reference of the samples in *drawn*, or of whole batches."""
         self._requested = [each for each in drawn if each.names]
-        if self._reader.comparison.in_batches:
+        if self.comparison.in_batches:
             return self._read_whole_batches()
         samples: dict[Name, Draw] = {}
         for draw in itertools.chain(*(each.split() for each in self._requested)):
@@ -307,10 +308,10 @@ class _ByIndex(_Taker):
             # A child reads only after this process: it may use up what both have open.
             for step, seed in ((-1, 1), (-1, 0), (1, 0)):
                 if not seed or self._may_drop_seeds:
-                    alone = self._reader.read_alone, list(samples.values()), step, seed
+                    alone = self.read_alone, list(samples.values()), step, seed
                     read = partial(self._read, *alone)
-                    self._alone[step, seed] = children.enter_context(self._reader.child(read))
-            batched = self._read(self._reader.read, self._requested)
+                    self._alone[step, seed] = children.enter_context(self.child(read))
+            batched = self._read(self.read, self._requested)
             try:
                 return self._compare(batched)
             except loaders.CollateError:  # Of one sample: it may need as many as a batch has.
@@ -321,12 +322,12 @@ class _ByIndex(_Taker):
     def _compare(self, batched: _Pass) -> Reference:
         """The reference of samples that are the same in these batches and alone; or of batches."""
         readings = repeats = self._read_first(batched)
-        if self._reader.comparison.is_loose or not self._agree(readings, batched):
+        if self.comparison.is_loose or not self._agree(readings, batched):
             repeats = self._read_alone(batched, step=1)
             self._adapt(readings, repeats)
         if not self._agree(readings, batched):
-            self._adapt(batched, self._read(self._reader.read, self._requested, step=-1))
-        if self._reader.comparison.is_loose:
+            self._adapt(batched, self._read(self.read, self._requested, step=-1))
+        if self.comparison.is_loose:
             self._drop_useless_seeds()
         reference = self._build(readings, repeats)
         if self._agree(readings, batched):
@@ -360,23 +361,20 @@ class _ByIndex(_Taker):
 
     @property
     def _may_drop_seeds(self) -> bool:
-        return self.step.adapts_comparison and self._reader.comparison.seeded is not None
+        return self.step.adapts_comparison and self.comparison.seeded is not None
 
     def _drop_useless_seeds(self) -> None:
         """Do without seeds if no sample draws random numbers."""
-        if self.step.adapts_comparison and not self._reader.draws_random_numbers:
-            self._reader.comparison = replace(self._reader.comparison, seeded=None)
+        if self.step.adapts_comparison and not self.draws_random_numbers:
+            self.comparison = replace(self.comparison, seeded=None)
 
     def _read_whole_batches(self) -> Reference:
         """The reference of whole batches, because their samples depend on each other."""
-        comparer = self._reader
-        comparer.comparison = replace(comparer.comparison, in_batches=True)
-        readings, repeats = (
-            self._read(self._reader.read, self._requested, step) for step in (1, -1)
-        )
+        self.comparison = replace(self.comparison, in_batches=True)
+        readings, repeats = (self._read(self.read, self._requested, step) for step in (1, -1))
         self._adapt(readings, repeats)
-        mask = spread(comparer.comparison.mask, _pairs((*readings, *repeats)))
-        comparer.comparison = replace(comparer.comparison, mask=mask)
+        mask = spread(self.comparison.mask, _pairs((*readings, *repeats)))
+        self.comparison = replace(self.comparison, mask=mask)
         self._drop_useless_seeds()
         return self._build(readings, repeats)
 
@@ -384,7 +382,7 @@ class _ByIndex(_Taker):
         self, read: Callable[[Draw], Reading], drawn: Sequence[Draw], step: int = 1, seed: int = 0
     ) -> list[Reading]:
         """What *read* makes of each of these draws; a *step* of -1 reads them backwards."""
-        self._reader.seed, began = seed, time.monotonic()
+        self.seed, began = seed, time.monotonic()
         result = list(map(read, drawn[::step]))[::step]
         self._seconds = self._patience + _TIMES * (time.monotonic() - began)
         return result
@@ -394,10 +392,10 @@ class _ByIndex(_Taker):
 
         A ready batch may hold fewer samples than requested: the judge says that some are missing.
         """
-        digests = {key: self._reader.digest(parts) for key, parts in _pairs(readings)}
+        digests = {key: self.digest(parts) for key, parts in _pairs(readings)}
         known = set(digests.values())
         for batch in batches:
-            found = list(map(self._reader.digest, batch.samples))
+            found = list(map(self.digest, batch.samples))
             names = batch.names or ()
             is_complete = len(found) == len(names) and found == [digests[each] for each in names]
             is_part = 0 < len(found) < len(names) and known.issuperset(found)
@@ -409,14 +407,16 @@ class _ByIndex(_Taker):
 class _OfStream(_Taker):
     """Takes the reference of a stream."""
 
+    kind = "iterable"
+
     def _read_all(self) -> _StreamPasses:
         """Two passes over the stream; if it does not end, over its first samples."""
         limit, size = self.job.comparison.limit, self.loader.batch_size or 1
         kept_count = size * max(_FEW_BATCHES, _FEW_SAMPLES // size)
         until = time.monotonic() + self.job.deadline * _SHARE_OF_DEADLINE
         readings: list[Reading] = []
-        with loaders.report_dataset_errors(f"iterating {type(self._reader.dataset).__name__}"):
-            for reading in self._reader.read_stream():
+        with loaders.report_dataset_errors(f"iterating {type(self.dataset).__name__}"):
+            for reading in self.read_stream():
                 readings.append(reading)
                 if len(readings) == limit:
                     break
@@ -425,19 +425,19 @@ class _OfStream(_Taker):
                     limit = kept_count
                     break
             seed_everything(self.job.settings.seed + 1)  # A stream may draw by its worker's seed.
-            repeats = list(itertools.islice(self._reader.read_stream(), limit))
+            repeats = list(itertools.islice(self.read_stream(), limit))
         return readings[:limit], repeats, limit
 
     def _combine(self, results: list[_StreamPasses]) -> Reference:
         readings = [reading for part, _, _ in results for reading in part]
         repeats = [reading for _, part, _ in results for reading in part]
         if not readings:
-            raise loaders.EmptyDatasetError(loaders.empty_message(self._reader.dataset))
+            raise loaders.EmptyDatasetError(loaders.empty_message(self.dataset))
         limit = max((limit for *_, limit in results if limit is not None), default=None)
         comparison = replace(self.job.comparison, seeded=None)
         if limit is not None:
             comparison = replace(comparison, limit=limit, by_form=True)
-        self._reader.comparison = comparison
+        self.comparison = comparison
         is_regrouped = _have_same_rows(readings, repeats)
         if not is_regrouped:
             self._adapt(readings, repeats)
