@@ -24,7 +24,6 @@ from pytest_dataloader_faults.exceptions import InvalidArgumentError, UnusableDa
 from pytest_dataloader_faults.outcomes.libraries import LOADERS
 from pytest_dataloader_faults.outcomes.text import (
     format_value,
-    indent_rest,
     join_some,
     pluralize,
     text_of,
@@ -224,18 +223,11 @@ def _module_loaders(module: Any, hooks: list[str]) -> Iterator[tuple[str, Any]]:
 
 def _call(module: Any, method: str, *arguments: str) -> Any:
     """What the method returns; a ``setup`` may lack the stage."""
-    try:
-        function = getattr(module, method, None)
-        if not callable(function):
-            return None
-        stage_arguments = arguments if inspect.signature(function).parameters else ()
-        return function(*stage_arguments)
-    except (Exception, SystemExit) as error:
-        name = f"{type(module).__name__}.{method}({', '.join(map(repr, arguments))})"
-        text = indent_rest(text_of(error))
-        why = f"{type(error).__name__}: {text}. No fault was armed yet, so fix this first"
-        message = f"{name} raised {why}"
-        raise UnusableDatasetError(message) from error
+    function = getattr(module, method, None)
+    if not callable(function):
+        return None
+    stage_arguments = arguments if inspect.signature(function).parameters else ()
+    return function(*stage_arguments)
 
 
 # Some facts about that folder. A dataset that has filled a cache reads that ever after, and its

@@ -91,15 +91,15 @@ def report_dataset_errors(
     """
     try:
         yield
-    except UnusableDatasetError:
+    except (UnusableDatasetError, InvalidArgumentError):
         raise
     except USERS_ERRORS as error:
         reraise_own_error(error)
-        text = f"{indent_rest(format_value(error))}{_place_of(error)}"
+        text = f"{type(error).__name__}: {indent_rest(text_of(error))}{_place_of(error)}"
         if isinstance(error, StopIteration):
             advice = _STOP_ITERATION_ADVICE
         action = action if isinstance(action, str) else action()
-        message = f"{action} failed without a fault: {text}{advice}"
+        message = f"{action} raised {text}. No fault was armed yet, so fix this first{advice}"
         raise kind(message) from error
 
 
@@ -204,17 +204,8 @@ def _unwrap(loader: Any) -> Any:
 
 
 def _call_factory(make_dataset: Any) -> Any:
-    try:
-        with late_iterators():
-            result = _unwrap(require_one(call_factory(make_dataset)))
-    except (UnusableDatasetError, InvalidArgumentError):
-        raise
-    except USERS_ERRORS as error:
-        reraise_own_error(error)
-        text = f"{type(error).__name__}: {indent_rest(text_of(error))}{_place_of(error)}"
-        why = "No fault was armed yet, so fix this first"
-        message = f"make_dataset() raised {text}. {why}"
-        raise UnusableDatasetError(message) from error
+    with late_iterators(), report_dataset_errors("make_dataset()"):
+        result = _unwrap(require_one(call_factory(make_dataset)))
     if isinstance(result, type) or not _is_usable(result):
         message = (
             f"{describe_result(make_dataset, result)} is not a dataset that workers can read."

@@ -78,7 +78,7 @@ def test_what_no_worker_can_read_either(file):
         message = "no handle today"
         raise LookupError(message)
 
-    with pytest.raises(UnusableDatasetError, match=r"worker_init_fn failed.*no handle today"):
+    with pytest.raises(UnusableDatasetError, match=r"worker_init_fn raised.*no handle today"):
         _results(partial(OpenedByInit, file), "workers-agree", loader={"worker_init_fn": fail})
 
 

@@ -108,7 +108,7 @@ def test_an_error_within_a_library():
     text = refusal(UnusableDatasetError, battery, lambda: Samples(json.loads))
     user_line = Samples.__getitem__.__code__.co_firstlineno + 1
 
-    problem = "Samples[0] failed without a fault: TypeError"
+    problem = "Samples[0] raised TypeError"
     assert missing_parts(text, problem, "json/__init__.py:") == []
     assert f", called at {__file__}:{user_line}" in text
 
@@ -132,7 +132,8 @@ UNFIT = {
     "empty, in a loader": (lambda: DataLoader(Empty(), sampler=[]), "Empty is empty"),
     **{
         f"length raises {type(error).__name__}": (
-            *(lambda error=error: Sized(error), "len(Sized)", repr(error), "without a fault"),
+            *(lambda error=error: Sized(error), "len(Sized) raised"),
+            *(f"{type(error).__name__}: {error}", "No fault was armed"),
         )
         for error in (LookupError("nowhere"), SystemExit(3), TypeError("no"))
     },
@@ -147,8 +148,8 @@ def test_what_is_no_usable_dataset(entry, case):
     assert missing_parts(refusal(UnusableDatasetError, entry, make_dataset), *texts) == []
 
 
-SPLIT = ["collating samples of Samples", "without a fault", "collate_fn"]
-ENDS = ["Samples[0]", "without a fault"]
+SPLIT = ["collating samples of Samples", "No fault was armed", "collate_fn"]
+ENDS = ["Samples[0]", "No fault was armed"]
 FAILING = {
     "empty stream": (EmptyStream, {}, "EmptyStream is empty"),
     "no batch of None": (lambda: Samples(lambda _: None), {}, *SPLIT, "NoneType"),
@@ -163,7 +164,13 @@ FAILING = {
         {},
         *("Samples[0]", "StopIteration", "for the end of the epoch"),
     ),
-    "stream": (FailingStream, {}, "iterating FailingStream", "no such record", "without a fault"),
+    "stream": (
+        FailingStream,
+        {},
+        "iterating FailingStream",
+        "no such record",
+        "No fault was armed",
+    ),
     "silent": (
         Silent,
         {"deadline": 2},
@@ -172,7 +179,7 @@ FAILING = {
     "sampler": (
         lambda: Samples(torch.tensor),
         {"loader": {"sampler": FailingSampler(), "num_workers": 1}},
-        *("the sampler", "no such index", "without a fault"),
+        *("the sampler", "no such index", "No fault was armed"),
     ),
 }
 """What the battery finds out as it reads: a factory, options, and what is said."""
