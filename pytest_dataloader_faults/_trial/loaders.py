@@ -51,7 +51,11 @@ _STOP_ITERATION_ADVICE = (
 
 
 class EmptyDatasetError(UnusableDatasetError):
-    """The dataset is empty."""
+    """The *dataset* is empty."""
+
+    def __init__(self, dataset: Any) -> None:
+        name = type(dataset).__name__
+        super().__init__(f"{name} is empty, so there is no sample to inject a fault into")
 
 
 class CollateError(UnusableDatasetError):
@@ -229,7 +233,7 @@ def _loader_for(dataset: Any, options: Mapping[str, Any]) -> DataLoader[Any]:
     defaults = {"num_workers": 2} if "batch_sampler" in options else _DEFAULTS
     has_sampler = any(options.get(name) is not None for name in ("sampler", "batch_sampler"))
     if kind_of(dataset) == "map" and not has_sampler and length_of(dataset) == 0:
-        raise EmptyDatasetError(empty_message(dataset))
+        raise EmptyDatasetError(dataset)
     try:
         return DataLoader(dataset, **{**defaults, **options})
     except (TypeError, ValueError) as error:
@@ -286,12 +290,7 @@ def _require_samples(loader: DataLoader[Any]) -> None:
         with report_dataset_errors(f"len({name})"):
             is_empty = len(sampler) == 0
         if is_empty:
-            raise EmptyDatasetError(empty_message(dataset))
-
-
-def empty_message(dataset: Any) -> str:
-    """The message about a *dataset* without samples."""
-    return f"{type(dataset).__name__} is empty, so there is no sample to inject a fault into"
+            raise EmptyDatasetError(dataset)
 
 
 def kind_of(dataset: Any) -> str:

@@ -244,7 +244,7 @@ class _ByIndex(_Taker):
             # Some samplers can be iterated only once.
             drawn = list(draws_of(self.loader)) or first_draws
             if not any(each.names for each in drawn):
-                raise loaders.EmptyDatasetError(loaders.empty_message(self.dataset))
+                raise loaders.EmptyDatasetError(self.dataset)
             is_whole = not job.settings.ranks or draws_the_same_again(self.loader, drawn)
             return replace(
                 self._read_drawn(drawn),
@@ -432,7 +432,7 @@ class _OfStream(_Taker):
         readings = [reading for part, _, _ in results for reading in part]
         repeats = [reading for _, part, _ in results for reading in part]
         if not readings:
-            raise loaders.EmptyDatasetError(loaders.empty_message(self.dataset))
+            raise loaders.EmptyDatasetError(self.dataset)
         limit = max((limit for *_, limit in results if limit is not None), default=None)
         comparison = replace(self.job.comparison, seeded=None)
         if limit is not None:

@@ -180,7 +180,7 @@ class TrialProcess:
             self.journal.write(ReferenceTaken(replace(reference, imports=tuple(seconds.items()))))
         except loaders.EmptyDatasetError as error:
             text = f"{error}. {describe_data_folder(self.around.own_folders, job.settings.copy)}"
-            raise loaders.EmptyDatasetError(text) from error.__cause__
+            raise exceptions.UnusableDatasetError(text) from error.__cause__
 
     def record_resources(self, step: Look) -> None:
         """Record what is open and what runs, once what the loader and the dataset left is gone."""
