@@ -22,12 +22,7 @@ from typing import Any, Protocol, TypeAlias
 from pytest_dataloader_faults._engine.fake import fake_files
 from pytest_dataloader_faults.exceptions import InvalidArgumentError, UnusableDatasetError
 from pytest_dataloader_faults.outcomes.libraries import LOADERS
-from pytest_dataloader_faults.outcomes.text import (
-    format_value,
-    join_some,
-    pluralize,
-    text_of,
-)
+from pytest_dataloader_faults.outcomes.text import format_value, join_some, pluralize, text_of
 
 # Some facts about what people pass. A LightningDataModule has a method for each of its loaders, and
 # each may return one loader, several or none. Its trainer calls ``prepare_data`` and ``setup``

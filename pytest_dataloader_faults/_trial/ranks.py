@@ -35,10 +35,7 @@ from pytest_dataloader_faults._trial.journal import (
     PassEnded,
     TrialEnded,
 )
-from pytest_dataloader_faults.exceptions import (
-    InvalidArgumentError,
-    UnusableEnvironmentError,
-)
+from pytest_dataloader_faults.exceptions import InvalidArgumentError, UnusableEnvironmentError
 from pytest_dataloader_faults.outcomes import Outcome
 from pytest_dataloader_faults.outcomes.stages import Absence, EpochsApart, Position, Reason
 

@@ -23,18 +23,9 @@ from pytest_dataloader_faults._engine.system.processes import run_in_child
 from pytest_dataloader_faults._engine.worker.fetch_hooks import seed_everything
 from pytest_dataloader_faults._trial import loaders
 from pytest_dataloader_faults._trial.job import Job, TakeReference
-from pytest_dataloader_faults._trial.passes import (
-    Reader,
-    Reading,
-)
+from pytest_dataloader_faults._trial.passes import Reader, Reading
 from pytest_dataloader_faults._trial.samplers import choose_size, count_samples, limit_samples
-from pytest_dataloader_faults._trial.samples import (
-    Draw,
-    Name,
-    draws_of,
-    draws_the_same_again,
-    pack,
-)
+from pytest_dataloader_faults._trial.samples import Draw, Name, draws_of, draws_the_same_again, pack
 from pytest_dataloader_faults.exceptions import UnusableDatasetError
 from pytest_dataloader_faults.outcomes import Reference
 from pytest_dataloader_faults.outcomes.agreement import (

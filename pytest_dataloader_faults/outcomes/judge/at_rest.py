@@ -17,13 +17,7 @@ from pytest_dataloader_faults.faults import (
     TruncatedFile,
 )
 from pytest_dataloader_faults.faults.base import LISTING, Place
-from pytest_dataloader_faults.outcomes.contract import (
-    SKIPS,
-    Cause,
-    Finding,
-    Verdict,
-    Wrong,
-)
+from pytest_dataloader_faults.outcomes.contract import SKIPS, Cause, Finding, Verdict, Wrong
 from pytest_dataloader_faults.outcomes.judge.compare import Allowed, count_missing, may_be_damaged
 from pytest_dataloader_faults.outcomes.judge.rules import Judge, not_promised
 from pytest_dataloader_faults.outcomes.records import Batch, Outcome, Pass

@@ -15,12 +15,7 @@ from pytest_dataloader_faults.outcomes.contract import Cause, Contract, Finding,
 from pytest_dataloader_faults.outcomes.judge.rules import count_drawn
 from pytest_dataloader_faults.outcomes.records import Outcome, Pass
 from pytest_dataloader_faults.outcomes.reference import Reference, in_rows
-from pytest_dataloader_faults.outcomes.stages import (
-    Absence,
-    EpochsApart,
-    FolderShared,
-    Reason,
-)
+from pytest_dataloader_faults.outcomes.stages import Absence, EpochsApart, FolderShared, Reason
 from pytest_dataloader_faults.outcomes.text import join_some, pluralize, was_or_were
 
 # Some facts about consequences. A rank that waits for another one in a collective stops when that
