@@ -51,12 +51,12 @@ def _drop_recovery(processes: Processes) -> Processes:
     )
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class TakeReference(Step):
     """Make the dataset, and read its samples twice, without workers. It is the only step.
 
     Attributes:
-        batches: The indices to read, by default as the loader's sampler draws.
+        indices: The indices to read, by default as the loader's sampler draws.
         displaced: Each sample gets the random numbers of the index that is smaller by this number.
         seconds: If the samples would take longer, fewer are read.
         adapts_comparison: Whether to compare samples less closely if two reads of them disagree.
@@ -64,7 +64,7 @@ class TakeReference(Step):
 
     method: ClassVar[str] = "take_reference"
     deadlines: ClassVar[int] = 3
-    batches: Sequence[tuple[int, ...]] | None = None
+    indices: Sequence[int] | None = None
     displaced: int = 0
     seconds: float | None = None
     adapts_comparison: bool = False

@@ -222,8 +222,8 @@ class _ByIndex(_Taker):
         job, batched = self.job, bool(self.loader._auto_collation)
         with loaders.report_dataset_errors(f"comparing samples of {type(self.dataset).__name__}"):
             seed_everything(job.settings.seed)
-            if self.step.batches is not None:
-                requested = (list(each) if batched else each[0] for each in self.step.batches)
+            if self.step.indices is not None:
+                requested = ([each] if batched else each for each in self.step.indices)
                 drawn = [Draw.of(each, self.dataset, batched=batched) for each in requested]
                 return self._read_drawn(drawn)
             limit, first_draws, batch_size = self._limit()

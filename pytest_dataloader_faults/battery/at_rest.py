@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import math
 import os
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any, TypeAlias
+from typing import Any
 
 from pytest_dataloader_faults._trial import take_reference
 from pytest_dataloader_faults._trial.job import TakeReference
@@ -26,7 +25,6 @@ from pytest_dataloader_faults.outcomes.judge.at_rest import (
 from pytest_dataloader_faults.outcomes.repeats import JudgedTrial
 from pytest_dataloader_faults.steps import Epoch, TrialOptions, arm_before_init
 
-_Batches: TypeAlias = "tuple[tuple[int, ...], ...]"
 _TWICE = TrialOptions(processes=arm_before_init(Epoch(), after_faults=False))
 _NOT_TWICE = "make_dataset cannot be called twice in the same folder"
 
@@ -35,16 +33,16 @@ def reference_for(run: FaultFreeRun, outcome: Outcome) -> Reference:
     """The reference, with the samples that have moved because a listing lacks an earlier file."""
     reference = run.reference_for(outcome)
     lacking = count_lacking(outcome, reference)
-    is_seeded, is_whole = outcome.comparison.seeded is not None, outcome.comparison.in_batches
+    is_seeded = outcome.comparison.seeded is not None
     if not lacking or not is_unlisted(outcome) or outcome.comparison.in_workers:
         return reference
-    if (is_seeded and is_whole) or (has_full_reference(reference) and not is_seeded):
+    if outcome.comparison.in_batches or (has_full_reference(reference) and not is_seeded):
         return reference
-    batches = tuple(each.keys or () for each in outcome.delivered)
-    if not all(isinstance(index, int) for indices in batches for index in indices):
+    indices = tuple(index for batch in outcome.delivered for index in batch.keys or ())
+    if not all(isinstance(index, int) for index in indices):
         return reference
-    read = partial(_read_moved_batches if is_whole else _read_moved, run, batches, lacking)
-    displaced = run.find_once(f"displaced by {lacking}: {batches}", read)
+    read = partial(_read_moved, run, indices, lacking)
+    displaced = run.find_once(f"displaced by {lacking}: {indices}", read)
     return replace(reference, displaced=displaced)
 
 
@@ -64,42 +62,22 @@ def refine(run: FaultFreeRun, finding: Finding, outcome: Outcome) -> Finding:
     return replace(finding, cause=COPIED) if is_copied else finding
 
 
-def _read_moved(run: FaultFreeRun, batches: _Batches, by: int) -> tuple[tuple[Any, Any], ...]:
-    """What may be at each index of *batches*: its own sample, or the one that is *by* later."""
-    indices = [index for each in batches for index in each]
+def _read_moved(run: FaultFreeRun, indices: Sequence[int], by: int) -> tuple[tuple[Any, Any], ...]:
+    """What may be at each of *indices* without a fault: its own sample, or the one *by* later."""
+    readings = {
+        displaced: take_reference(
+            run.make_dataset,
+            run.limited_settings,
+            TakeReference([each + displaced for each in indices], displaced),
+            comparison=run.comparison,
+            history=run.history,
+        )
+        for displaced in (0, by)
+    }
     return tuple(
         (index - displaced, digest)
-        for displaced in (0, by)
-        for index, digest in _read_again(
-            run, [(each + displaced,) for each in indices], displaced
-        ).digests.items()
-    )
-
-
-def _read_moved_batches(
-    run: FaultFreeRun, batches: _Batches, by: int
-) -> tuple[tuple[Any, Any], ...]:
-    """What each of *batches* may be if samples are *by* so many later, from one of them on."""
-    moved = {
-        (indices, tuple(index + by if index >= first else index for index in indices))
-        for indices in batches
-        for first in (*indices, math.inf)
-    }
-    requested = sorted({each for _, each in moved})
-    digests_of = _read_again(run, requested).digests
-    return tuple((indices, digests_of[each]) for indices, each in moved)
-
-
-def _read_again(
-    run: FaultFreeRun, batches: Sequence[tuple[int, ...]], displaced: int = 0
-) -> Reference:
-    """The samples of *batches*, without a fault."""
-    return take_reference(
-        run.make_dataset,
-        run.limited_settings,
-        TakeReference(batches=batches, displaced=displaced),
-        comparison=run.comparison,
-        history=run.history,
+        for displaced, taken in readings.items()
+        for index, digest in taken.digests.items()
     )
 
 

@@ -49,8 +49,8 @@ class Reference:
             part of each may differ from epoch to epoch. Empty if this reference is complete.
         lacks_workers: Whether the loader has ``num_workers=0``, torch's default.
         imports: How many seconds it took to import each package that pytest had not imported.
-        displaced: What may be at an index, or in a batch, if the dataset lacks a file of an earlier
-            sample: samples of later indices, with the random numbers of these.
+        displaced: What may be at an index if the dataset lacks a file of an earlier sample: samples
+            of later indices, with the random numbers of these.
     """
 
     kind: str

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 from collections import Counter
-from collections.abc import Iterable
 from dataclasses import replace
-from typing import Any
 
 from pytest_dataloader_faults.faults import (
     CorruptedFile,
@@ -20,7 +19,7 @@ from pytest_dataloader_faults.faults.base import LISTING, Place
 from pytest_dataloader_faults.outcomes.contract import SKIPS, Cause, Finding, Verdict, Wrong
 from pytest_dataloader_faults.outcomes.judge.compare import Allowed, count_missing, may_be_damaged
 from pytest_dataloader_faults.outcomes.judge.rules import Judge, not_promised
-from pytest_dataloader_faults.outcomes.records import Batch, Outcome, Pass
+from pytest_dataloader_faults.outcomes.records import Outcome, Pass
 from pytest_dataloader_faults.outcomes.reference import Reference
 from pytest_dataloader_faults.outcomes.text import is_or_are, pluralize
 from pytest_dataloader_faults.wire import FaultFacts
@@ -238,8 +237,8 @@ class AtRestJudge(Judge):
         reference, delivered = self.reference, self.outcome.delivered
         if reference.displaced:
             known = {*reference.digests.items(), *reference.displaced}
-            pairs = (pair for each in delivered for pair in _pairs(each))
-            return sum(pair not in known for pair in pairs)
+            pairs = (zip(each.keys or (), each.digests, strict=False) for each in delivered)
+            return sum(pair not in known for pair in itertools.chain(*pairs))
         if not self._knows_all_samples:
             return 0
         expected = Counter(reference.digests.values())
@@ -289,12 +288,6 @@ def has_full_reference(reference: Reference) -> bool:
     """Whether all samples of the intact dataset are recorded."""
     is_split = not reference.comparison.in_batches
     return is_split and len(reference.samples) >= (reference.readable or 0)
-
-
-def _pairs(batch: Batch) -> Iterable[tuple[Any, str]]:
-    """The key and the digest of each sample, or those of the batch if it is a whole."""
-    keys = (batch.keys,) if batch.is_whole else batch.keys or ()
-    return zip(keys, batch.digests, strict=False)
 
 
 def length_clause(epoch: Pass, reference: Reference) -> str:
