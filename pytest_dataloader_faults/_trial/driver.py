@@ -160,19 +160,12 @@ class LoaderDriver(IteratorListener):
         draw = record_draw(sampled, dataset, batched=batched)
         number, count = self._draw_number, len(self.draws)
         self._draw_number += 1
-        may_replay = bool(count) and (number < count or self._endless is not None)
-        is_replayed = may_replay and not self._has_no_sample_of(draw)
+        is_replayed = bool(count) and (number < count or self._endless is not None)
         if is_replayed and dataset is dataset_of(self.loader):
             sampled = unpack(self.draws[number % count])
             draw = record_draw(sampled, dataset, batched=batched)
         self._draws.append(draw)
         return sampled, draw
-
-    def _has_no_sample_of(self, draw: Draw) -> bool:
-        """Whether the sampler should not have drawn *draw*, since the dataset is shorter."""
-        numbers = [each for each in draw.names if isinstance(each, int)]
-        length = self.job.length
-        return length is not None and any(not -length <= each < length for each in numbers)
 
     def on_batch(self, worker: int | None, draw: Draw, batch: Any) -> None:
         self._passed_on.append((worker, draw, batch))
