@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch.utils.data import DataLoader, get_worker_info
 from torchdata.stateful_dataloader import StatefulDataLoader
+from torchdata.stateful_dataloader.sampler import StatefulDistributedSampler
 
 from pytest_dataloader_faults._settings import Settings
 from pytest_dataloader_faults._trial import samplers
@@ -126,6 +127,19 @@ class AnswersToAnyName(Records):
         if name.startswith("__"):
             raise AttributeError(name)
         return lambda *_: {}
+
+
+def test_a_sampler_with_a_state_ends_its_epoch():
+    """It saves how many samples it drew, and a trial draws 64 of its 65."""
+    data = torch.utils.data.TensorDataset(torch.arange(65))
+
+    def make() -> Any:
+        sampler = StatefulDistributedSampler(data, num_replicas=1, rank=0)
+        return _stateful(data, sampler=sampler)
+
+    result = result_of(make, "resumes")
+
+    assert result.passed, result.explanation
 
 
 def test_what_torchdata_cannot_ask_has_no_state(records):
