@@ -11,13 +11,10 @@ import subprocess
 import sys
 import types
 import venv
-from collections.abc import Iterable, Iterator
-from importlib.metadata import Distribution, distribution
 from pathlib import Path
 
 import pytest
 import yaml
-from packaging.requirements import Requirement
 
 import pytest_dataloader_faults as package
 from pytest_dataloader_faults._trial.resources import missing_accelerator
@@ -25,72 +22,21 @@ from pytest_dataloader_faults.battery.checks import CHECKS, GROUPS
 from pytest_dataloader_faults.report.command import main
 from support.rows import rows
 
-OURS = "pytest-dataloader-faults"
 
-
-def environment_for(
-    requirements: Iterable[str], folder: Path, *, without_dependencies: Iterable[str] = ()
-) -> Path:
-    """The python of an environment made in *folder*, as if *requirements* were installed in it.
-
-    *without_dependencies*: what is there as well, as if by ``pip install --no-deps``.
-    """
+def _make_environment(folder):
+    """The python of an environment in *folder* in which all is installed that is installed here."""
     venv.create(folder, symlinks=True)
-    version = f"python{sys.version_info.major}.{sys.version_info.minor}"
-    site = folder / "lib" / version / "site-packages"
-    for name in find_requirements(requirements) | set(without_dependencies):
-        for place in _places(distribution(name)):
-            link = site / place.name
-            if not link.is_symlink():
-                link.symlink_to(place)
+    (site,) = folder.glob("lib/python*/site-packages")
+    places = [path for path in sys.path if path.endswith("-packages")]
+    places.append(str(Path(package.__file__).parents[1]))
+    (site / "installed_here.pth").write_text("\n".join(places), "utf-8")
     return folder / "bin/python"
-
-
-def find_requirements(requirements: Iterable[str]) -> set[str]:
-    """The names of all distributions that *requirements* lead to, as they are installed here."""
-    keys: dict[str, None] = {}
-    pending = [(each, "") for each in requirements]
-    while pending:
-        text, extra = pending.pop()
-        requirement = Requirement(text)
-        if requirement.marker and not requirement.marker.evaluate({"extra": extra}):
-            continue
-        for extra_name in ("", *requirement.extras):
-            key = f"{requirement.name}[{extra_name}]"
-            if key not in keys:
-                keys[key] = None
-                further = distribution(requirement.name).requires or ()
-                pending += [(each, extra_name) for each in further]
-    return {key.partition("[")[0] for key in keys}
-
-
-def _places(of: Distribution) -> Iterator[Path]:
-    """Where the modules and packages of a distribution are, and what describes it."""
-    if of.name == OURS:  # It may be installed only as a pointer to a checkout.
-        yield Path(package.__file__).parent
-    for name in _names(of):
-        is_ours = of.name == OURS and not name.endswith(".dist-info")
-        if not is_ours and name not in {"..", "__pycache__"}:
-            yield Path(os.path.abspath(of.locate_file(name)))
-
-
-def _names(of: Distribution) -> set[str]:
-    """The names of its files and folders; Debian's packages list none, so theirs are guessed."""
-    if of.files is not None:
-        return {each.parts[0] for each in of.files}
-    tops = (of.read_text("top_level.txt") or of.name.replace("-", "_").lower()).split()
-    tops += ["torchgen"] if of.name == "torch" else []
-    names = [f"{top}{end}" for top in tops for end in ("", ".py")]
-    about = Path(str(of.locate_file(""))).glob(f"{of.name.replace('-', '_')}-*-info")
-    names += [each.name for each in about]
-    return {each for each in names if Path(str(of.locate_file(each))).exists()}
 
 
 ROOT = Path(__file__).resolve().parents[2] / "examples/ci"
 GITHUB, GITLAB = ".github/workflows/dataloader-faults.yml", ".gitlab-ci.yml"
 SCRIPT, TEST = "dataloader-faults.sh", "test_my_data.py"
 CODE = "src/my_package.py"
-PACKAGES = ("pip", "torch", "pytest-dataloader-faults", "pytest-xdist")
 READS = "        data = bytearray(path.read_bytes())\n"
 PYPROJECT = """
 [build-system]
@@ -169,16 +115,8 @@ def _with_command(python):
 
 @pytest.fixture(name="python", scope="module")
 def _python(tmp_path_factory):
-    """Of an environment with what the files install, and nothing else."""
-    return _with_command(environment_for(PACKAGES, tmp_path_factory.mktemp("bare")))
-
-
-@pytest.fixture(name="merging", scope="module")
-def _merging(tmp_path_factory):
-    """Of an environment with what the job ``report`` installs: it has neither torch nor pytest."""
-    folder = tmp_path_factory.mktemp("merging")
-    ours = "pytest-dataloader-faults"
-    return _with_command(environment_for(("pip", "jinja2"), folder, without_dependencies=[ours]))
+    """Of an environment for what the files install."""
+    return _with_command(_make_environment(tmp_path_factory.mktemp("bare")))
 
 
 @pytest.fixture(name="project")
@@ -255,14 +193,14 @@ def test_push_asks_the_quick_checks(runner, project, python):
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
-def test_reports_of_the_matrix_become_one_page(project, python, merging):
+def test_reports_of_the_matrix_become_one_page(project, python):
     _run(GITHUB, "push", project, python)
     (project / "reports/py3.11.json").rename(project / "reports/py3.12.json")
     _break(project)
     failed = _run(GITHUB, "push", project, python)
     assert failed.returncode == 1, failed.stdout
 
-    process = _run(GITHUB, "report", project, merging)
+    process = _run(GITHUB, "report", project, python)
     assert process.returncode == 0, process.stdout
     assert "2 reports: 16 items" in process.stdout
     assert (
