@@ -170,17 +170,15 @@ _notes = st.builds(SavedState, INDICES) | st.builds(
 )
 
 
-def _passes(
-    phases: st.SearchStrategy[Phase], indices: st.SearchStrategy[Any]
-) -> st.SearchStrategy[Pass]:
-    batches = st.builds(Batch, indices, _samples, DIGESTS, is_whole=st.booleans())
+def _passes(phases: st.SearchStrategy[Phase]) -> st.SearchStrategy[Pass]:
+    batches = st.builds(Batch, _batches | st.none(), _samples, DIGESTS, is_whole=st.booleans())
     deliveries = st.lists(batches, max_size=3).map(tuple)
     drawn = st.lists(_batches, max_size=3).map(tuple)
     return st.builds(Pass, phases, drawn, deliveries, st.none() | _raised, st.booleans())
 
 
 @st.composite
-def outcomes(draw: st.DrawFn, indices: st.SearchStrategy[Any] = _batches) -> Outcome:
+def outcomes(draw: st.DrawFn) -> Outcome:
     """Any facts that a trial could write down, and many that none would."""
     schedule = tuple(draw(st.lists(any_fault(), max_size=2)))
     firing_tuples = st.lists(_firings, max_size=2).map(tuple)
@@ -189,7 +187,7 @@ def outcomes(draw: st.DrawFn, indices: st.SearchStrategy[Any] = _batches) -> Out
         for fault in schedule
         for firings in [draw(firing_tuples)]
     )
-    epochs = tuple(draw(st.lists(_passes(st.just(EPOCH_1), indices), max_size=2)))
+    epochs = tuple(draw(st.lists(_passes(st.just(EPOCH_1)), max_size=2)))
     request = TrialRequest(
         schedule,
         draw(st.dictionaries(WORDS, st.none() | st.booleans() | st.integers() | WORDS, max_size=2)),
@@ -200,7 +198,7 @@ def outcomes(draw: st.DrawFn, indices: st.SearchStrategy[Any] = _batches) -> Out
     return Outcome(
         request,
         LoaderFacts(kind=draw(st.sampled_from(["map", "iterable"]))),
-        passes=(*epochs, *draw(st.lists(_passes(st.just(RECOVERY), indices), max_size=1))),
+        passes=(*epochs, *draw(st.lists(_passes(st.just(RECOVERY)), max_size=1))),
         faults=facts,
         processes=tuple(draw(st.lists(_workers, max_size=2))),
         resources=tuple(draw(st.lists(_resources, max_size=3))),
