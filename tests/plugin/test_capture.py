@@ -6,9 +6,7 @@ import sys
 
 import pytest
 
-from pytest_dataloader_faults import _engine
 from support.rows import slow
-from support.surroundings import traceback_under, with_processes
 
 pytestmark = pytest.mark.usefixtures("engine")
 
@@ -119,18 +117,6 @@ def test_a_suite_without_the_plugin_has_the_same_result(fresh_suite, inherited):
     status, printed = _run(fresh_suite, inherited, "-p", "dataloader_faults")
     assert "1 failed, 1 passed" in printed
     assert status == pytest.ExitCode.TESTS_FAILED
-
-
-def test_a_user_without_a_process_left_can_run_a_suite_without_the_plugin(tmp_path):
-    """The header says that none can be started, and no probe of the kernel is needed."""
-    (tmp_path / "test_inner.py").write_text("def test_passes(): pass")
-    options = ["-p", "no:cacheprovider", "-p", "dataloader_faults", "-c", os.devnull]
-
-    def run() -> None:
-        _engine.explain_missing_engine.cache_clear()
-        assert pytest.main([str(tmp_path), *options]) == pytest.ExitCode.OK
-
-    assert traceback_under(run, with_processes(1)) == ""
 
 
 WAITING = """

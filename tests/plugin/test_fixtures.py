@@ -131,13 +131,6 @@ def test_too_late_is_refused(read_errors, truncated_files, records):
     assert (armed.fired >= 1, armed.mentioned) == (True, 1), error
 
 
-def test_a_loader_without_workers_is_refused(read_errors, records):
-    read_errors("*.rec")
-    with pytest.raises(exceptions.InvalidArgumentError, match="num_workers=0"):
-        list(_loader(records, num_workers=0))
-    _error(_loader(records), "Errno 5")
-
-
 def _fail_and_forget(records) -> None:
     """A loop that fails, of which nothing is kept."""
     with pytest.raises(OSError, match="Errno 5"):

@@ -122,13 +122,6 @@ def test_checks_that_cannot_run_are_collected_if_they_are_named(collect, options
     assert sorted(collect(*options)["all"]) == sorted(expected)
 
 
-def test_a_node_id_is_one_item(collect):
-    """The id of an item, as pytest prints it, selects it."""
-    assert collect("test_inner.py::test_all[descriptor-exhaustion]") == {
-        "all": ["descriptor-exhaustion"]
-    }
-
-
 MARKED = """
 import pytest
 
@@ -260,13 +253,6 @@ def test_a_report_does_not_overwrite_the_baseline(light_suite):
     paths = "--dataloader-faults-report=./known.json", "--dataloader-faults-baseline=known.json"
     text = "report='known.json' would overwrite the baseline. Pass another file for the report"
     _require_usage_error(light_suite.run(PLAIN, *paths), text)
-
-
-def test_options_of_other_plugins_are_untouched(light_suite):
-    """An option that only looks like ours is still pytest's unknown option."""
-    result = light_suite.run(PLAIN, "--dataloader-faults-colour=red")
-    assert result.ret == pytest.ExitCode.USAGE_ERROR
-    result.stderr.fnmatch_lines(["*unrecognized arguments: --dataloader-faults-colour=red*"])
 
 
 def _words(result) -> str:

@@ -6,7 +6,6 @@ import sys
 from datetime import datetime, timezone
 from importlib import resources
 from types import SimpleNamespace
-from unittest import mock
 from xml.etree import ElementTree as ET
 
 import pytest
@@ -301,24 +300,6 @@ def test_ids_have_no_group_of_xdist():
 )
 def test_items_of_one_test_belong_together(nodeid, test):
     assert strip_check(nodeid, "read-error") == test
-
-
-def test_a_report_has_the_seed_and_a_duration(light_suite):
-    """A test may set the clock."""
-    source = """
-        import time
-        from unittest import mock
-
-        def test_plain():
-            mock.patch("time.time", lambda: 1.0).start()
-    """
-    try:
-        light_suite.run(source, REPORT, "--dataloader-faults-seed=7", "-p", "no:cacheprovider")
-    finally:
-        mock.patch.stopall()
-    (run,) = json.loads((light_suite.path / "r.json").read_text())["runs"]
-    assert run["seed"] == 7
-    assert 0 <= run["duration"] < 100
 
 
 WITHOUT = """

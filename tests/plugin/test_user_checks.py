@@ -23,7 +23,7 @@ TEST = """
 from support.datasets import Records
 
 def test_it(fault_check, records):
-    fault_check(lambda: Records(records))
+    fault_check(lambda: Records(records), loader={"num_workers": 1, "batch_size": 8})
 """
 RULES = """
 def refuse(reason):

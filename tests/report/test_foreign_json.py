@@ -139,27 +139,6 @@ def test_a_failure_is_compared_with_that_of_its_test_and_check(before, now, kind
     assert line.startswith(f"failures: {len(old.failed)} before, {len(new.failed)} now (")
 
 
-@pytest.fixture
-def command(tmp_path, monkeypatch, capsys):
-    """What compares two reports: its exit status, and what it prints."""
-    monkeypatch.chdir(tmp_path)
-    files.write(Report(items=(failed(),)), "old.json")
-    files.write(Report(items=(failed(check="pickles"),)), "new.json")
-
-    def compare_files(*paths):
-        status = main(["compare", *paths])
-        return status, "".join(capsys.readouterr())
-
-    return compare_files
-
-
-def test_the_exit_status_says_whether_a_check_newly_fails(command):
-    status, output = command("old.json", "new.json")
-    assert status == 1
-    assert "  a.py::test[pickles]: corrupted: sample 0 is wrong." in output
-    assert command("old.json", "old.json") == (0, "failures: 1 before, 1 now (nothing changed)\n")
-
-
 WHOLE = files.as_json(MIXED)
 
 

@@ -323,25 +323,6 @@ def test_summaries(golden):
     golden("summary", texts)
 
 
-_CAUSES = {
-    "returns a substitute for an unreadable sample": "open-error read-error read-error-once",
-    "accepts a truncated file": "truncated-file empty-file",
-    "raises an error that hides its cause": "missing-file short-read",
-}
-
-
-def test_three_causes_fit_a_screen():
-    fix = "compare the size or the record count with what you expect, and raise an error"
-    items = [
-        failed(check=check, cause=cause, fix=fix, notes=("64 of 80 samples were checked",))
-        for cause, checks in _CAUSES.items()
-        for check in checks.split()
-    ]
-    lines = list(terminal.summary(Report(items=(*items, *_IN_MEMORY, item(check="pickles")))))
-    assert len(lines) <= 25
-    assert sum("64 of 80" in line for line, _ in lines) == 1
-
-
 def test_markdown(golden):
     reports = {"everything": EVERYTHING, **REPORTS}
     titles = "everything/nothing ran/all passed/expected failure/could not be run/the worst last"
