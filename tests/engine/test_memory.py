@@ -1,6 +1,5 @@
 """Allocations, threads and processes that fail, and locks that another job holds for a while."""
 
-import ctypes
 import errno
 import fcntl
 import mmap
@@ -19,9 +18,7 @@ from torch.utils.data import DataLoader
 
 from pytest_dataloader_faults import inject
 from pytest_dataloader_faults._engine.scope import arm_faults
-from pytest_dataloader_faults._engine.supervisor.answers.resources import end_of_heap
 from pytest_dataloader_faults._engine.worker.allocations import (
-    LargeAllocations,
     reserve_memory,
 )
 from pytest_dataloader_faults.faults import LockError, MemoryExhaustion, ThreadExhaustion
@@ -153,26 +150,6 @@ def test_a_worker_that_starts_needs_no_new_memory_until_the_supervisor_answers()
 
 def _pages(statm):
     return int(os.pread(statm, 20, 0).split()[0])
-
-
-def test_what_the_kernel_gives_is_not_kept():
-    """In a process of its own, because the limits of the C library cannot be restored entirely."""
-
-    def body():
-        allocations = LargeAllocations(64 * KIB)
-        allocations.free_kept()
-        allocations.keep_free()  # Returns, although nothing is refused.
-        allocations.end()
-        assert allocations._last is None
-
-    assert in_a_process(body) == ""
-
-
-def test_the_end_of_the_heap_is_that_of_brk():
-    libc = ctypes.CDLL(None)
-    libc.sbrk.restype = ctypes.c_void_p
-    end = libc.sbrk(0)
-    assert end <= end_of_heap(os.getpid()) < end + 4 * KIB
 
 
 TEMPORARILY = os.strerror(errno.EAGAIN)

@@ -38,10 +38,9 @@ from pytest_dataloader_faults.faults import (
 from support.attempts import CONTENT, attempt
 from support.datasets import Records
 from support.epochs import alone, epoch, reserves_shared_memory
-from support.inner import PYTHONPATH, start_python
 from support.judging import judge_trial
 from support.tries import WAYS, Tries
-from support.waiting import output_of, until
+from support.waiting import until
 
 DEAD = 1 << 22
 """Above what pid_max can be: no process has that pid."""
@@ -334,40 +333,3 @@ def _raise_in_the_scope(records):
 @pytest.mark.parametrize("use", [_leave_early, _raise_in_the_scope])
 def test_nothing_is_left_of_a_scope_that_ends_early(undisturbed, records, use):
     use(records)
-
-
-SHARES_BY_NAME = """
-import os
-import torch
-from torch.utils.data import DataLoader
-from pytest_dataloader_faults import inject
-from pytest_dataloader_faults.faults import ReadError
-
-torch.multiprocessing.set_sharing_strategy("file_system")
-with inject(ReadError("*.none"), require_fired=False):
-    batches = list(DataLoader([torch.zeros(4)] * 4, num_workers=2))
-assert torch.zeros(4).share_memory_().is_shared()
-os.kill(os.getpid(), 9)
-"""
-
-
-def _list_processes(folder):
-    """What has *folder* in its environment."""
-    found = []
-    for process in psutil.process_iter():
-        with contextlib.suppress(psutil.Error):
-            if str(folder) in process.environ().values():
-                found.append(process)
-    return found
-
-
-@pytest.mark.slow
-def test_torch_shares_memory_by_name_after_a_scope(tmp_path):
-    """Processes that workers started keep the names, also for this one, and end after it."""
-    environment = {**os.environ, "PYTHONPATH": PYTHONPATH, "TMPDIR": str(tmp_path)}
-    process = start_python("-c", SHARES_BY_NAME, env=environment)
-
-    assert output_of(process) == ("", "")
-    assert -signal.SIGKILL == process.returncode
-    assert until(lambda: not _list_processes(tmp_path)), _list_processes(tmp_path)
-    assert list(tmp_path.iterdir()) == []

@@ -29,7 +29,6 @@ from support.fake_datasets import (
 )
 from support.inner import PYTHONPATH, run_forked
 from support.rows import slow
-from support.waiting import allowed
 
 
 def _bytes_of(loader) -> list[list[int]]:
@@ -347,10 +346,3 @@ def _check(result: pytest.RunResult, passed: int) -> None:
 def test_forked_workers(pytester, environment):
     pytester.makepyfile(test_inner=SUITE.format(methods=["fork"]))
     _check(run_forked(pytester.path, *PLUGINS, "-W", "error"), 5)
-
-
-@pytest.mark.slow
-def test_workers_that_begin_anew(pytester, environment):
-    pytester.makepyfile(test_inner=SUITE.format(methods=["forkserver"]))
-    arguments = (*PLUGINS, "-W", "error")
-    _check(pytester.runpytest_subprocess(*arguments, timeout=allowed(110)), 5)

@@ -1,8 +1,6 @@
 """What faults, searches and batteries do with fake files."""
 
 import functools
-import mmap
-import resource
 import sys
 from pathlib import Path
 
@@ -15,15 +13,11 @@ from pytest_dataloader_faults import Verdict, explore, inject, run_trial
 from pytest_dataloader_faults.exceptions import FaultNotFiredError, InvalidArgumentError
 from pytest_dataloader_faults.fake_files import FakeDatasetFs
 from pytest_dataloader_faults.faults import (
-    DescriptorExhaustion,
-    HungRead,
     ReadError,
     ShortRead,
     StrayEntry,
     TruncatedFile,
-    WorkerKilled,
 )
-from support.epochs import epoch
 from support.fake_datasets import (
     COUNT,
     SIZE,
@@ -35,10 +29,6 @@ from support.fake_datasets import (
 from support.readers.libraries import builtin_open, numpy_load
 from support.rows import slow
 from support.surveys import survey
-
-
-def _epoch(read=builtin_open, **options):
-    return list(DataLoader(FakeRecords(read=read), batch_size=2, num_workers=1, **options))
 
 
 @pytest.fixture(name="modules")
@@ -57,45 +47,6 @@ def test_a_worker_imports_from_the_real_disk(files, method):
     assert outcome.fired >= COUNT * (SIZE // 3)
 
 
-def test_a_hung_read_ends_with_the_scope(files):
-    loader = DataLoader(FakeRecords(read=builtin_open), batch_size=2, num_workers=1, timeout=60)
-    with inject(HungRead("*/03.rec")) as injection:
-        result = epoch(loader, hang=(injection, 1, 2.0))
-        assert injection.fired == 1
-    assert "timed out" in result.text
-
-
-def test_the_size_is_that_of_the_truncated_file(files):
-    with inject(TruncatedFile("*/03.rec", keep=SIZE - 4)):
-        sizes = [int(size) for (_, size) in DataLoader(FakeRecords(read=_padded), num_workers=1)]
-    assert sizes == [SIZE - 4 if number == 3 else SIZE for number in range(COUNT)]
-
-
-def _padded(path: str) -> bytes:
-    return builtin_open(path).ljust(SIZE, b"\0")
-
-
-def _held(path: str) -> bytes:
-    """Opens one file after the other, and closes none."""
-    files = []
-    try:
-        for _ in range(100):
-            files.append(open(path, "rb"))  # noqa: PERF401  # its length is told if it fails
-    except OSError as error:
-        message = f"{len(files)} were open"
-        raise RuntimeError(message) from error
-    return b""
-
-
-def test_held_fake_files_count_against_the_limit(files):
-    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
-    with inject(DescriptorExhaustion(headroom=5)):
-        with pytest.raises(RuntimeError, match="5 were open") as caught:
-            _epoch(_held)
-        assert "Errno 24" in str(caught.value)
-    assert resource.getrlimit(resource.RLIMIT_NOFILE) == limits
-
-
 class HoldsOpen(FakeRecords):
     """Opens its files where it is made."""
 
@@ -112,23 +63,6 @@ def test_no_fault_reaches_a_file_that_was_open_before(files):
     dataset = HoldsOpen()
     with pytest.raises(FaultNotFiredError), inject(ReadError("*/03.rec")):
         list(DataLoader(dataset, num_workers=1))
-
-
-def mapped(path: str) -> bytes:
-    """Through a mapping."""
-    with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as mapping:
-        return mapping[:]
-
-
-def test_a_mapped_file_is_truncated(files):
-    with inject(TruncatedFile("*/03.rec", keep=5)), pytest.raises(ValueError, match="5 bytes"):
-        _epoch(mapped)
-
-
-def test_a_death_inside_a_read_happens(files):
-    outcome = run_trial(FakeRecords, WorkerKilled(reading="*/02.rec"))
-    assert outcome.fired
-    assert outcome.deaths
 
 
 def test_a_stray_entry_is_refused(fake_dataset_fs):

@@ -253,18 +253,6 @@ def _open_at(address):
     return ""
 
 
-def _attempt_without_faults(sources, way):
-    gave, injection = attempt(sources, way, OpenError("*.nothing"), require_fired=False)
-    return gave, injection.workers[0]
-
-
-def test_every_open_is_counted(path):
-    names = [*WAYS, *WAYS, *WAYS]
-    gave, worker = _attempt_without_faults(names, lambda name: WAYS[name](path))
-    assert len(names) == worker.files[path].opens
-    assert not [each for each in gave if isinstance(each, str)]
-
-
 def test_a_child_with_memory_of_its_own(path, faulted_path):
     """At the same place its worker has the path of a file that is not faulted."""
     buffer = ctypes.create_string_buffer(os.fsencode(path), 4096)
@@ -294,24 +282,6 @@ def test_a_path_that_crosses_a_page(path, faulted_path):
 
     gave, _ = attempt([path, path, faulted_path, path], open_path, OpenError("*.faulted"))
     assert ["", "", EIO, ""] == gave
-
-
-def test_a_long_path(path, faulted_path):
-    deep = os.path.join(os.path.dirname(path), *["d" * 250] * 3)
-    os.makedirs(deep)
-    names = [os.path.join(deep, name) for name in ("a", "a.faulted")]
-    for name in names:
-        os.link(faulted_path, name)
-    plain, faulted = names
-
-    def open_path(name):
-        buffer = ctypes.create_string_buffer(os.fsencode(name))
-        return _open_at(ctypes.addressof(buffer))
-
-    paths = [plain, plain, faulted, plain]
-    gave, injection = attempt(paths, open_path, OpenError("*/a.faulted"))
-    assert ["", "", EIO, ""] == gave
-    assert 3 == injection.workers[0].files[plain].opens
 
 
 def test_the_descriptor_of_another_process(path):

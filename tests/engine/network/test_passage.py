@@ -4,7 +4,6 @@ import contextlib
 import errno
 import functools
 import hashlib
-import resource
 import select
 import socket
 import ssl
@@ -12,7 +11,6 @@ import threading
 import time
 from multiprocessing.connection import Client, Listener
 
-import psutil
 import pytest
 from torch.utils.data import Dataset
 
@@ -27,7 +25,6 @@ from pytest_dataloader_faults.faults import (
     SlowRead,
 )
 from support.attempts import NEVER, attempt
-from support.children import in_a_process
 from support.contracts.connections import SIZE, answer_requests, request
 from support.epochs import alone, epoch
 from support.network_datasets import ByHttp, write_samples
@@ -137,24 +134,6 @@ def _request_once(address):
             return connection.recv(1)
         except OSError as error:
             return error.errno
-
-
-def test_who_waits_for_the_peer_sleeps():
-    earlier, states = psutil.Process().children(recursive=True), []
-
-    def answer_late(connection):
-        connection.recv(1)
-        below = psutil.Process().children(recursive=True)
-        started = [each for each in below if each not in earlier]
-        for _ in range(20):
-            time.sleep(0.02)
-            states.extend(each.status() for each in started)
-        connection.sendall(b"x")
-
-    with tcp_server(answer_late) as address:
-        assert run_followed(functools.partial(_request_once, address))[0] == [b"x"]
-    assert len(states) >= 40
-    assert states.count(psutil.STATUS_SLEEPING) > 0.75 * len(states)
 
 
 def test_an_end_of_the_worker_is_handed_on():
@@ -279,38 +258,6 @@ def test_tls_meets_the_fault(contexts):
         assert message in text
 
 
-LIMIT = 256
-
-
-def _echo_in_pieces(connection):
-    while data := connection.recv(9):
-        connection.sendall(data)
-
-
-def _under_a_limit(way, fault):
-    """What is wrong where *way* runs in a worker, and each process may have few descriptors."""
-    with tcp_server(_echo_in_pieces) as address:
-
-        def body():
-            resource.setrlimit(resource.RLIMIT_NOFILE, (LIMIT, LIMIT))
-            with inject(fault, require_fired=False):
-                (result,) = epoch(alone(Tries([address], way))).batches
-            assert result.gave is True, result.gave
-
-        return in_a_process(body)
-
-
-def _open_connections(address):
-    open_ones = [socket.create_connection(address) for _ in range(150)]
-    return bool(open_ones)
-
-
-def test_more_at_a_time_than_it_can_have_is_an_error_of_the_run():
-    output = _under_a_limit(_open_connections, SlowRead("tcp://*", nth=NEVER))
-    assert "HarnessError" in output
-    assert "has no file descriptor left [EMFILE, its limit of 256]" in output
-
-
 @pytest.fixture(name="address", scope="module")
 def _address():
     with tcp_server(answer_requests) as address:
@@ -344,21 +291,6 @@ def test_triggers_count_connections_and_answers():
     assert ["ECONNREFUSED", "ECONNRESET"] == [results[place][-1] for place in (1, 4)]
     assert [(3, 1)] * 2 == [(each.matched, each.fired) for each in injection.faults]
     assert dict.fromkeys(paths, 3) == injection.workers[0].counts_of("connections")
-
-
-def _sockets_of_other_kinds(_address):
-    """Datagram sockets are connected to choose an address; nobody listens to these."""
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as datagrams:
-        datagrams.connect(("127.0.0.1", 9))
-    left_socket, right_socket = socket.socketpair()
-    with left_socket, right_socket:
-        left_socket.sendall(b"x")
-        return right_socket.recv(1)
-
-
-def test_only_tcp_counts():
-    (gave,), injection = attempt([0], _sockets_of_other_kinds, ConnectError(), require_fired=False)
-    assert (b"x", {}) == (gave, injection.workers[0].counts_of("connections"))
 
 
 def test_a_hung_answer_comes_at_the_end_of_the_scope(address):

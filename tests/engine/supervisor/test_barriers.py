@@ -149,6 +149,7 @@ def test_neither_a_file_that_was_there_nor_an_only_worker_waits(new):
     assert not new.write_new(new.first)
 
 
+@pytest.mark.slow
 def test_a_wait_for_a_processor_does_not_count(busy_core):
     """The process has a small part of the core, so that the time lasts longer for it."""
     timers, done = Timers(), []

@@ -8,7 +8,6 @@ from collections import defaultdict
 from types import SimpleNamespace
 
 import pytest
-import torch
 from torch.utils.data import Dataset
 
 from pytest_dataloader_faults import inject
@@ -18,14 +17,12 @@ from pytest_dataloader_faults._engine.supervisor.races import (
     VainWaits,
     share_description,
 )
-from pytest_dataloader_faults._engine.system.proc import descriptors, limit_for_headroom
-from pytest_dataloader_faults._engine.system.processes import fork
 from pytest_dataloader_faults.faults import (
     ClosedDescriptor,
     ReadError,
     TruncatedFile,
 )
-from support.attempts import CONTENT, NEVER, epoch_of, error_of
+from support.attempts import CONTENT, epoch_of, error_of
 from support.children import in_its_own_process
 from support.epochs import alone, epoch
 from support.tries import WAYS, Tries, in_a_child, number_of, pread
@@ -111,7 +108,6 @@ def test_a_log_is_left_open(tmp_path):
 
 LIMIT = 256
 WORKERS = 4
-NOBODY = 65534
 EIO = os.strerror(errno.EIO)
 
 
@@ -136,48 +132,6 @@ def test_a_fault_of_every_file_happens_in_every_file(paths):
     gave, injection = _read(paths, ReadError("*.bin"), read=error_of(WAYS["read"]))
     assert len(paths) == injection.fired
     assert {f"[Errno 5] {EIO}"} == set(gave)
-
-
-@in_its_own_process(LIMIT, LIMIT)
-def test_files_that_workers_keep_open(paths):
-    """More in all than the supervisor can have: it needs no descriptor of them."""
-    kept = []
-
-    def keep(path):
-        kept.append(os.open(path, os.O_RDONLY))
-        return error_of(pread)(kept[-1])
-
-    gave, injection = _read(paths, ReadError("*.bin"), read=keep)
-    assert {f"[Errno 5] {EIO}"} == set(gave)
-    assert len(paths) == injection.fired
-
-
-@in_its_own_process(LIMIT, LIMIT)
-def test_nothing_is_kept_of_workers_that_have_ended(paths):
-    loader = alone(Tries(paths[:40], WAYS["read"]), num_workers=2)
-    with inject(ReadError("*.bin", nth=NEVER), require_fired=False) as injection:
-        usages = [_count_after_epoch(epoch(loader), injection) for _ in range(4)]
-    assert [usages[0]] * 4 == usages
-
-
-def _count_after_epoch(read, injection):
-    """How many descriptors the supervisor has once the workers of an epoch have ended."""
-    assert [b"contents"] * 40 == [each.gave for each in read.batches]
-    injection.refresh()
-    return len(descriptors(injection._client.pid))
-
-
-@in_its_own_process()
-def test_a_dead_process_that_no_process_has_waited_for():
-    """Has no descriptors, though /proc refuses to list them to all but root."""
-    if not os.getuid():
-        os.setuid(NOBODY)
-    child = fork()
-    if not child:
-        os._exit(0)
-    os.waitid(os.P_PID, child, os.WEXITED | os.WNOWAIT)
-    assert set() == descriptors(child)
-    os.waitpid(child, 0)
 
 
 FEW = 128
@@ -251,29 +205,6 @@ def test_what_is_closed_at_a_sample_is_the_victim(victim, plain):
         results = epoch(alone(Tries([(victim, plain)] * 2, read))).batches
     assert [b"plain"] * 2 == [each.gave for each in results]
     assert 0 == injection.fired
-
-
-class _Tensors(Tries):
-    """Samples that torch passes on by shared memory, which each sample opens and maps."""
-
-    def __getitem__(self, index):
-        self.read(self.sources[index])
-        return torch.ones(1000)
-
-
-def test_shared_memory_that_has_the_number_of_a_faulted_file(victim):
-    """Mapped by torch, which is no mapping of the dataset's."""
-
-    @in_its_own_process(limit_for_headroom(descriptors(os.getpid()), 30))
-    def body():
-        dataset = _Tensors([victim] * 40, error_of(WAYS["pread"]))
-        with inject(ReadError("*.bin")) as injection:
-            loader = alone(dataset, batch_size=4, collate_fn=None, num_workers=2)
-            assert 10 == sum(1 for _ in loader)  # To keep one is to keep its descriptor.
-        calls = {each.call for each in injection.faults[0].firings}
-        assert ({"pread64"}, 40) == (calls, injection.fired)
-
-    body()
 
 
 SIZE = 64

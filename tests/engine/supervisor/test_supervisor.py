@@ -14,39 +14,20 @@ import pytest
 from torch.utils.data import DataLoader
 
 from pytest_dataloader_faults import inject
-from pytest_dataloader_faults._engine.plan import FaultPlan
-from pytest_dataloader_faults._engine.protocol import Channel, EndFaults
 from pytest_dataloader_faults._engine.supervisor import start
 from pytest_dataloader_faults._engine.supervisor.events import Events
-from pytest_dataloader_faults._engine.supervisor.server import Supervisor
 from pytest_dataloader_faults.exceptions import HarnessError
 from pytest_dataloader_faults.faults import (
     HungRead,
-    OpenError,
     ReadError,
     SlowRead,
     WorkerHung,
 )
-from support.attempts import attempt, epoch_of, error_of
-from support.children import in_its_own_process
+from support.attempts import attempt, epoch_of
 from support.datasets import COUNT, Records
-from support.epochs import alone, epoch, take_before_hang
+from support.epochs import alone, take_before_hang
 from support.tries import WAYS, Tries
 from support.waiting import until
-
-
-@pytest.mark.usefixtures("engine")
-@in_its_own_process()
-def test_an_answer_to_a_loader_that_is_gone_is_dropped():
-    (ours, theirs), (door, _) = Channel.pair(), Channel.pair()
-    supervisor = Supervisor(ours, door, FaultPlan((ReadError(),)), os.getpid())
-    theirs.send(EndFaults())
-    theirs.close()
-    supervisor._on_control(0)  # Its question.
-    assert supervisor.control is not None
-    supervisor._on_control(0)  # Its end.
-    assert supervisor.control is None
-
 
 MUCH = 1 << 20
 """Bytes: more than a pipe takes."""
@@ -128,19 +109,6 @@ def test_a_handler_may_end_the_watch_of_others(pairs):
         for handler, flags in events.wait(0):
             handler(flags)
     assert ["ended"] == heard
-
-
-def test_a_firing_has_the_fetch_in_which_it_happened(tmp_path):
-    paths = [tmp_path / f"{number:03}.rec" for number in range(150)]
-    for path in paths:
-        path.write_bytes(b"contents")
-    with inject(OpenError("*.rec")) as injection:
-        epoch(alone(Tries(list(map(str, paths)), error_of(WAYS["read"])), num_workers=2))
-    firings = injection.faults[0].firings
-    assert len(paths) == len(firings)
-    for firing in firings:
-        number = int(os.path.splitext(os.path.basename(firing.path))[0])
-        assert (number % 2, number // 2 + 1) == (firing.worker, firing.fetch)
 
 
 STANDING_STILL = [

@@ -6,16 +6,14 @@ import mmap
 import multiprocessing
 import os
 import signal
-import subprocess
 import time
 from multiprocessing.connection import Connection, Pipe
 from pathlib import Path
 
 import pytest
 from torch.utils.data import DataLoader, Dataset
-from torch.utils.data._utils import worker as torch_worker
 
-from pytest_dataloader_faults import inject, run_trial
+from pytest_dataloader_faults import inject
 from pytest_dataloader_faults._engine.worker.arm import end_with_parent
 from pytest_dataloader_faults._engine.worker.sockets import use_sockets_unseen
 from pytest_dataloader_faults.faults import (
@@ -34,7 +32,6 @@ from support.epochs import alone, epoch
 from support.served import SharesTensors
 from support.tries import (
     WAYS,
-    Reads,
     Tries,
     child,
     in_threads,
@@ -42,13 +39,6 @@ from support.tries import (
     pread,
     read_on,
 )
-
-
-def test_sharing_a_tensor_imports_nothing(records):
-    loader = {"multiprocessing_context": "forkserver", "num_workers": 1}
-    outcome = run_trial(lambda: SharesTensors(records), loader=loader)
-    assert outcome.epochs[0].exception is None
-    assert outcome.epochs[0].complete
 
 
 def test_sharing_a_tensor_under_faults_imports_nothing(records):
@@ -84,17 +74,6 @@ def test_a_parent_that_is_dead_already_is_missed(at_once):
         assert pipe.read() == b""
     starter.join()
     assert starter.exitcode == -signal.SIGKILL
-
-
-def _parent(_source):
-    """The pid that torch's loop takes for the parent's."""
-    return torch_worker.ManagerWatchdog().manager_pid
-
-
-def test_torch_looks_for_the_parent_that_the_worker_began_with():
-    with inject(ReadError("*.none"), require_fired=False):
-        (pid,) = alone(Reads([0], _parent))
-    assert pid == os.getpid()
 
 
 SAMPLES = 12
@@ -214,21 +193,6 @@ def test_held_descriptors_meet_faults(tmp_path):
         (each.call, each.path) for each in (failed, lost)
     ]
     assert (FiringKind.REPLACED, paths[2]) == (replaced.kind, replaced.path)
-
-
-def test_a_held_descriptor_whose_name_leads_nowhere_is_left_alone(tmp_path):
-    """As one that was opened outside of a container: no fault of files is about it."""
-    (tmp_path / "mounted").mkdir()
-    place = str(tmp_path / "mounted")
-    if subprocess.run(["/bin/mount", "-t", "tmpfs", "none", place], check=False).returncode:
-        pytest.skip("this process may not mount a file system")
-    (tmp_path / "mounted" / "nowhere.dat").write_bytes(BYTES)
-    with open(tmp_path / "mounted" / "nowhere.dat", "rb") as file:
-        subprocess.run(["/bin/umount", "--lazy", place], check=True)
-        assert not os.path.exists(os.readlink(f"/proc/self/fd/{file.fileno()}"))
-        with inject(ReadError("*"), require_fired=False):
-            (result,) = epoch(alone(Tries([file.fileno()], pread))).batches
-    assert BYTES == result.gave
 
 
 def test_a_held_mapping_raises_sigbus(held_path, mapped):
