@@ -1,12 +1,9 @@
 """A cache hides its sources, and races about it are provoked by waits, which may be in vain."""
 
-import contextlib
 import os
-import time
 from types import SimpleNamespace
 
 import pytest
-from filelock import FileLock, Timeout
 
 from pytest_dataloader_faults import run_trial
 from pytest_dataloader_faults.exceptions import InvalidArgumentError
@@ -126,39 +123,6 @@ def test_files_that_the_test_has_just_written_are_no_cache(records):
         path.write_bytes(path.read_bytes())
         os.utime(path, (2**31, 2**31))
     assert _check(lambda: Records(records)).notes == ()
-
-
-@contextlib.contextmanager
-def _locked_briefly(path):
-    """Tries to get a lock a few times, which is shorter than a first write is delayed."""
-    lock = FileLock(path)
-    for _ in range(40):  # On a busy machine, that lasts longer.
-        with contextlib.suppress(Timeout), lock.acquire(blocking=False):
-            yield
-            return
-        time.sleep(0.001)
-    raise TimeoutError(f"{path.name} is in use")
-
-
-class _LockedBriefly(CacheSeenEarly):
-    """Writes and reads the cache while it holds a lock: healthy."""
-
-    def __init__(self, folder, cache):
-        super().__init__(folder, cache)
-        self.data = b"".join(path.read_bytes() for path in self.paths)
-
-    def fill(self):
-        self.cache.write_bytes(self.data)
-
-    def __getitem__(self, index):
-        with _locked_briefly(self.cache.with_suffix(".lock")):
-            return super().__getitem__(index)
-
-
-def test_a_short_timeout_of_a_lock_is_healthy(records):
-    result = result_of(lambda folder: _LockedBriefly(records, folder), "workers-agree")
-
-    assert result.passed, result.explanation
 
 
 def _repeat(vain_waits, passes=()):

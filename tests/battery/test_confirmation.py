@@ -1,19 +1,15 @@
 """A trial that fails is repeated before its check fails, and the result says what came of that."""
 
 import os
-import signal
-import sys
 
 import pytest
 import torch
 
 from pytest_dataloader_faults import check_dataset
-from pytest_dataloader_faults._settings import Settings
 from pytest_dataloader_faults.battery._battery import Battery
 from pytest_dataloader_faults.battery.runner import run_check
 from pytest_dataloader_faults.exceptions import (
     FlakyCheckWarning,
-    InvalidArgumentError,
 )
 from support.datasets import SIZE, Records
 
@@ -59,31 +55,11 @@ def test_a_failure_that_is_not_reproduced_is_a_warning(fails_once):
     assert "trial 2: failed_cleanly" in result.explanation
 
 
-def test_an_unknown_choice_is_refused(records):
-    message = r"flaky='maybe' must be one of \('warn', 'fail'\)"
-    with pytest.raises(InvalidArgumentError, match=message):
-        check_dataset(lambda: Records(records), flaky="maybe")
-
-
 def test_an_expected_failure_that_comes_and_goes_is_expected(fails_once):
     expected = {CHECK: "issue 7"}
     (result,) = check_dataset(fails_once, only=CHECK, expected_failures=expected)
 
     assert (result.verdict, result.failed, len(result.trials)) == ("corrupted", False, 1)
-
-
-class DiesAtTimes(Records):
-    """Its workers die while there is a *mark*, whatever the fault."""
-
-    def __init__(self, folder, mark):
-        super().__init__(folder)
-        self.mark = mark
-
-    def __getitem__(self, index):
-        if self.mark.exists():
-            sys.stderr.write("warning: this library is not fork-safe\n")
-            os.kill(os.getpid(), signal.SIGSEGV)
-        return super().__getitem__(index)
 
 
 class WrongOnce(Records):
@@ -119,15 +95,3 @@ def test_a_result_depends_on_its_own_trials_only(records, tmp_path):
     for each in results:
         assert (each.failed, each.reproduced, len(each.trials)) == (False, False, 3)
         assert each.cause == "fails intermittently without a fault"
-
-
-def test_a_dataset_that_dies_by_itself_is_noted(records, tmp_path):
-    mark = tmp_path / "mark"
-    battery = Battery(lambda: DiesAtTimes(records, mark), Settings(deadline=3))
-    mark.touch()  # The run without a fault went well.
-    results = [run_check(battery, name) for name in ("read-error", "open-error")]
-
-    assert {each.cause for each in results} == {"hangs or crashes intermittently without a fault"}
-    for result in results:
-        assert "it also fails without a fault" in result.explanation
-        assert "It printed: warning: this library is not fork-safe" in result.explanation

@@ -19,7 +19,7 @@ from support.corpus.swallowing import (
     NoneOnError,
     without_nones,
 )
-from support.datasets import COUNT, Records, joined
+from support.datasets import COUNT, Records
 from support.judging import judge_trial
 from support.random_samples import (
     Jittered,
@@ -57,12 +57,6 @@ def test_samples_that_a_fault_hit_may_be_skipped(records):
     assert (allowed.verdict, allowed.passed) == ("survived", True), allowed.explanation
     assert f"{COUNT} samples hit by a fault are missing" in allowed.explanation
     assert _strictly(make, allowed) == "corrupted"
-
-
-def test_loss_in_inseparable_batches_is_unknown(records):
-    loader = {"num_workers": 2, "batch_size": 4, "collate_fn": joined}
-    with pytest.raises(InvalidArgumentError, match=r"may_skip=True\): the batches cannot be split"):
-        _run_checks(lambda: Records(records), "read-error", SKIPS, loader=loader)
 
 
 class RandomType(Records):

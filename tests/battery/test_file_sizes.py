@@ -3,7 +3,6 @@
 import mmap
 import os
 import tarfile
-import uuid
 
 import numpy as np
 import pytest
@@ -282,38 +281,18 @@ def test_files_whose_names_differ_in_digits_have_one_glob(tmp_path):
     assert shortest_globs(paths, set(paths), ("*",)) == paths
 
 
-class OnlyLock(Records):
-    """Opens nothing but a file that has a new name for each dataset."""
-
-    def __init__(self, folder):
-        super().__init__(folder)
-        self.lock = folder.parent / f"{uuid.uuid4().hex}.lock"
-
-    def __getitem__(self, index):
-        with open(self.lock, "a+b"):
-            return index
-
-
-def test_a_fault_that_happens_to_no_file_is_a_failure(records):
-    (result,) = check_dataset(lambda: OnlyLock(records), only="open-error", on_fail=None)
-
-    assert result.failed
-    assert result.verdict == "not_exercised"
-
-
 CHECK = "closed-descriptor"
 
 
-class ArrowMapped(Packed):
-    """Maps the file by Arrow, which closes the descriptor then."""
+class NumpyMapped(Packed):
+    """Maps the file by NumPy, whose mapping keeps a descriptor."""
 
     def __init__(self, folder):
         super().__init__(folder)
         self.data = self.mapped()
 
     def mapped(self):
-        arrow = pytest.importorskip("pyarrow")
-        return np.frombuffer(arrow.memory_map(str(self.pack)).read_buffer(), np.uint8)
+        return np.memmap(self.pack, np.uint8, "r")
 
     def __getitem__(self, index):
         return torch.tensor(self.data[index * SIZE : (index + 1) * SIZE])
@@ -324,13 +303,6 @@ class ArrowMapped(Packed):
     def __setstate__(self, state):
         self.__dict__.update(state)
         self.data = self.mapped()
-
-
-class NumpyMapped(ArrowMapped):
-    """Maps the file by NumPy, whose mapping keeps a descriptor."""
-
-    def mapped(self):
-        return np.memmap(self.pack, np.uint8, "r")
 
 
 class MappedInWorker(NumpyMapped):

@@ -6,7 +6,6 @@ import gc
 import itertools
 import mmap
 import os
-import random
 import signal
 from collections.abc import Sequence
 from dataclasses import replace
@@ -214,18 +213,6 @@ class InMemory(Dataset[int]):
         return total_size(self.records[index])
 
 
-def texts(count: int, size: int = 1400) -> InMemory:
-    """One string per sample."""
-    return InMemory([f"{number:0{size}}" for number in range(count)])
-
-
-def shuffled_texts(count: int) -> InMemory:
-    """Short strings, in another order than they have in memory."""
-    records = [f"{number:060}" for number in range(count)]
-    random.Random(0).shuffle(records)
-    return InMemory(records)
-
-
 class Caches(InMemory):
     """Each worker keeps what it has decoded: all of it, or as much as *limit* says."""
 
@@ -257,13 +244,6 @@ def test_what_fills_free_memory_is_kept_and_not_copied() -> None:
     assert result.verdict == "leaked", result.explanation
     assert result.finding.cause.phrase == KEEPS.phrase
     assert len(remaining) == 1000
-
-
-def test_what_workers_share_is_not_found() -> None:
-    result = _check(functools.partial(shuffled_texts, COUNT), contract=LIMITED)
-
-    assert result.verdict == "survived", result.explanation
-    assert not [each for each in result.notes if "every sample" in each]
 
 
 @rows(

@@ -6,7 +6,6 @@ import os
 import pytest
 
 from pytest_dataloader_faults import check_dataset, inject
-from pytest_dataloader_faults._engine.file_copies import flip_masks
 from pytest_dataloader_faults._engine.system.proc import inherited_mappings
 from pytest_dataloader_faults.exceptions import FaultNotFiredError, InvalidArgumentError
 from pytest_dataloader_faults.faults import OpenError
@@ -48,11 +47,6 @@ CHECKS = ["open-error", "truncated-file", "corrupted-file", "read-error", "close
 def test_checks_of_files_run_over_them(hostile):
     results = check_dataset(lambda: Records(hostile), only=CHECKS, on_fail=None)
     assert [(each.check, each.passed) for each in results] == [(name, True) for name in CHECKS]
-
-
-def test_damage_is_the_same_for_ordinary_names_as_it_was():
-    assert flip_masks("00.rec", 64, 2, 0) == {28: 162, 7: 155}
-    assert len(flip_masks(FIRST[0], 64, 2, 0)) == 2
 
 
 def test_what_did_not_happen_can_be_printed(hostile):

@@ -46,7 +46,7 @@ from support.corpus.threads import (
 from support.datasets import Records
 from support.facts import EPOCH_1, fired, map_reference, ordinary, raised, revised
 from support.judging import judge_trial
-from support.results import failure_of, result_of
+from support.results import failure_of, result_of, verdicts_of
 from support.rows import rows
 
 pytestmark = pytest.mark.skipif(
@@ -55,13 +55,6 @@ pytestmark = pytest.mark.skipif(
 
 CHECK = "file-locks"
 HELD, LACKING = "another job has the lock", "a drive without locks"
-
-
-def _verdicts(result):
-    """The verdict of each scenario, as the explanation lists them."""
-    (line,) = [each for each in result.explanation.splitlines() if "tried: " in each]
-    tried = line.partition("tried: ")[2].rstrip(".").split("; ")
-    return {title: verdict.rstrip(")") for title, verdict in (each.split(" (") for each in tried)}
 
 
 class KeepsLock(Records):
@@ -131,7 +124,7 @@ class WritesAnyway(LocksAtFirst):
 
 def test_locks_of_a_constructor(records):
     result = result_of(lambda cache: WaitsAtFirst(records, cache), CHECK)
-    assert _verdicts(result) == {HELD: "survived", LACKING: "failed_cleanly"}
+    assert verdicts_of(result) == {HELD: "survived", LACKING: "failed_cleanly"}
     result = failure_of(lambda cache: WritesAnyway(records, cache), CHECK)
     assert result.sentence == "the main process wrote index, but could not lock index.lock."
 

@@ -3,7 +3,6 @@
 import functools
 import multiprocessing
 import os
-import signal
 import socket
 import ssl
 import tarfile
@@ -34,7 +33,7 @@ from support.network_datasets import (
     answer_squares,
     write_samples,
 )
-from support.results import failure_of, result_of
+from support.results import failure_of, result_of, verdicts_of
 from support.rows import rows
 from support.servers import http_server, read_all, tcp_server
 from support.waiting import allowed
@@ -99,15 +98,8 @@ PAGE = {"a page with status 200": "failed_cleanly"}
 def test_error_pages(kind, verdicts, url):
     result = result_of(functools.partial(kind, url), "http-error")
     assert result.passed, result.explanation
-    assert verdicts | PAGE == _verdicts(result)
+    assert verdicts | PAGE == verdicts_of(result)
     assert all(each.fired for each in result.trials)
-
-
-def _verdicts(result):
-    """The verdict of each scenario, as the explanation lists them."""
-    (line,) = [each for each in result.explanation.splitlines() if "tried: " in each]
-    tried = line.partition("tried: ")[2].rstrip(".").split("; ")
-    return {title: verdict.rstrip(")") for title, verdict in (each.split(" (") for each in tried)}
 
 
 def test_a_client_that_repeats_a_sample(url):
@@ -196,38 +188,6 @@ def test_a_server_that_never_answers_has_no_answer_to_hold_back():
         result = result_of(lambda: Session(address), "hung-read")
     assert (result.applies, result.failed) == (False, False)
     assert "no server responded" in result.explanation
-
-
-def _greet(connection):
-    connection.sendall(b"welcome\n")
-    read_all(connection)
-
-
-class Alarmed(Numbers):
-    """Has a limit by a signal: longer than the first trial waits."""
-
-    def _talk(self, index):
-        def late(*_):
-            message = "no answer in time"
-            raise TimeoutError(message)
-
-        handler = signal.signal(signal.SIGALRM, late)
-        signal.setitimer(signal.ITIMER_REAL, 1.5)
-        try:
-            with socket.create_connection(self.address) as connection:
-                connection.recv(10)
-        finally:
-            signal.setitimer(signal.ITIMER_REAL, 0)
-            signal.signal(signal.SIGALRM, handler)
-
-
-def test_a_hidden_timeout_is_waited_for():
-    """The trial that would say hung is run again, and that one counts alone."""
-    with tcp_server(_greet) as address:
-        result = result_of(lambda: Alarmed(address), "hung-read")
-    assert result.passed, result.explanation
-    assert "no answer in time" in result.outcome.exception.text
-    assert (True, 1) == (result.reproduced, len(result.trials))
 
 
 CHECK, CONNECTION = "workers-agree", "uses a connection that was opened before the fork"

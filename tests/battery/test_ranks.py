@@ -2,17 +2,14 @@
 
 import functools
 import itertools
-import os
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-import pytest
 import torch
 import torch.distributed
 from torch.utils.data import DataLoader, Dataset
 
-from pytest_dataloader_faults import check_dataset
 from pytest_dataloader_faults.battery.checks.ranks import (
     SAME_NUMBERS,
     UsedGenerator,
@@ -93,27 +90,6 @@ def test_two_workers_of_one_rank_are_compared():
 
     assert finding is not None
     assert finding.sentence == "workers 0 and 1 of rank 0 drew the same random numbers from torch"
-
-
-@pytest.mark.slow
-def test_ranks_get_one_copy_of_a_folder(records):
-    folders = records.parent / "folders"
-
-    class Notes(Records):
-        def __init__(self, folder):
-            super().__init__(folder)
-            rank = os.environ.get("RANK", "-")
-            with open(folders, "a") as notes:
-                notes.write(f"{rank} {folder}\n")
-
-    (result,) = check_dataset(Notes, only="ranks-agree", ranks=2, on_fail=None, copy=records)
-    lines = [line.split() for line in folders.read_text().splitlines()]
-
-    assert result.verdict == "survived"
-    assert "in one folder (survived)" in result.explanation
-    assert len({folder for _, folder in lines[-4:-2]}) == 2
-    assert len({folder for _, folder in lines[-2:]}) == 1
-    assert not any(os.path.exists(folder) for _, folder in lines)
 
 
 def test_ranks_share_a_folder_that_only_rank_0_fills(records):

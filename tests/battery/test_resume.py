@@ -2,7 +2,6 @@
 
 import functools
 import pickle
-import time
 from typing import Any
 
 import pytest
@@ -20,46 +19,13 @@ from pytest_dataloader_faults.outcomes import LoadedState, Pass
 from pytest_dataloader_faults.outcomes.stages import Stage
 from pytest_dataloader_faults.steps import TrialOptions
 from support.applicability import refusal_of
-from support.corpus.resume import CountingLoader, ResumableStream, counting
+from support.corpus.resume import ResumableStream, counting
 from support.corpus.streams import Shards
-from support.datasets import COUNT, Records, joined, write_records
+from support.datasets import COUNT, Records, write_records
 from support.facts import EIO, EPOCH_1, fired, ordinary, revised
 from support.results import failures_of, result_of
-from support.rows import slow
 
 pytestmark = pytest.mark.usefixtures("engine")
-
-
-def _stateful(dataset: Any, **options: Any) -> Any:
-    return StatefulDataLoader(dataset, batch_size=4, num_workers=2, **options)
-
-
-class AnotherTimeEach:
-    """Is pickled in another way each time."""
-
-    def __reduce__(self) -> Any:
-        return float, (time.perf_counter(),)
-
-
-class WithATime(CountingLoader):
-    """Has such a thing in its state."""
-
-    def state_dict(self) -> dict[str, Any]:
-        return {**super().state_dict(), "time": AnotherTimeEach()}
-
-
-HEALTHY = {
-    "a state with a time": lambda folder: WithATime(Records(folder), batch_size=4, num_workers=2),
-    "a stream with a state": ResumableStream,
-    "batches that stay whole": lambda folder: _stateful(Records(folder), collate_fn=joined),
-}
-
-
-@pytest.mark.parametrize("name", [*map(slow, HEALTHY)])
-def test_a_healthy_loader_resumes(name, records):
-    result = result_of(functools.partial(HEALTHY[name], records), "resumes")
-
-    assert result.passed, result.explanation
 
 
 @pytest.fixture(name="make_counting", scope="module")
@@ -120,15 +86,6 @@ def test_a_state_of_a_dataset_needs_torchdata(records, monkeypatch):
     assert "pip install torchdata" in result.explanation
 
 
-class AnswersToAnyName(Records):
-    """Has no state, although ``hasattr`` says so."""
-
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("__"):
-            raise AttributeError(name)
-        return lambda *_: {}
-
-
 def test_a_sampler_with_a_state_ends_its_epoch():
     """It saves how many samples it drew, and a trial draws 64 of its 65."""
     data = torch.utils.data.TensorDataset(torch.arange(65))
@@ -140,12 +97,6 @@ def test_a_sampler_with_a_state_ends_its_epoch():
     result = result_of(make, "resumes")
 
     assert result.passed, result.explanation
-
-
-def test_what_torchdata_cannot_ask_has_no_state(records):
-    result = result_of(functools.partial(AnswersToAnyName, records), "resumes")
-
-    assert not result.applies
 
 
 @pytest.fixture(name="save", scope="module")
@@ -219,15 +170,6 @@ def test_a_hang_in_the_first_epoch_is_judged():
     hung = revised(ordinary(Pass(EPOCH_1)), faults=fired(EIO), epochs=(), phase=EPOCH_1)
 
     assert refusal_of(CHECKS[ONE_ERROR].scenario.require_effect, None, hung) is None
-
-
-def test_readers_give_whole_files_after_an_error(records):
-    """The same workers give every sample in epoch 2."""
-    result = result_of(lambda: Shards(records), ONE_ERROR)
-
-    assert result.passed, result.explanation
-    assert result.outcome.epochs[1].complete
-    assert {firing.epoch for each in result.outcome.faults for firing in each.firings} == {1}
 
 
 class DarkensKept(Records):

@@ -1,15 +1,12 @@
 """How many samples a battery looks at, and datasets of which not all is compared."""
 
-import random
 import time
-from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
-from torch.utils.data import Dataset, IterableDataset, Sampler, TensorDataset, get_worker_info
+from torch.utils.data import Dataset, IterableDataset, get_worker_info
 
 from pytest_dataloader_faults import Contract, check_dataset
 from pytest_dataloader_faults._settings import Settings
@@ -66,24 +63,6 @@ def test_samples_of_the_whole_dataset(path):
     assert NOTE in broken.explanation
     assert NOTE in healthy.explanation
     assert "samples=" not in healthy.explanation
-
-
-class NeverTheSame(Sampler[int]):
-    """Draws another order each time that it is iterated, from numbers that nobody can seed."""
-
-    def __iter__(self) -> Iterator[int]:
-        return iter(random.SystemRandom().sample(range(400), 400))
-
-
-@pytest.mark.slow
-def test_an_order_that_never_repeats_hides_no_wrong_sample(path):
-    """A trial requests the samples of the fault-free run, so their content is known."""
-    options = {"loader": {"sampler": NeverTheSame()}, "only": ["two-epochs", "read-error"]}
-    healthy = check_dataset(lambda: Many(path), **options)
-    broken = check_dataset(lambda: Many(path, forgiving_from=0), on_fail=None, **options)
-
-    assert [each.verdict for each in healthy] == ["survived", "failed_cleanly"]
-    assert [each.verdict for each in broken] == ["survived", "corrupted"]
 
 
 def test_as_many_samples_as_requested(path):
@@ -148,19 +127,6 @@ def test_a_long_stream_is_not_said_to_survive(tmp_path):
     assert "a finite stream of fewer than 10,000 samples" in result.explanation
 
 
-class OfItsOwnGenerator(TensorDataset):
-    """Draws from a generator that nobody seeds."""
-
-    def __getitem__(self, index):
-        return super().__getitem__(index)[0] + np.random.default_rng().random()
-
-
-def test_a_comparison_of_shapes_alone_is_noted():
-    data = OfItsOwnGenerator(torch.arange(16.0))
-    result = result_of(lambda: data, "worker-killed")
-    assert any("only their types and shapes were compared" in each for each in result.notes)
-
-
 def _stream_of_workers(samples):
     """An epoch in which each worker delivered these *samples*."""
     deliveries = tuple(batch_of(None, rows, worker) for worker, rows in enumerate(samples))
@@ -195,19 +161,6 @@ def test_workers_of_a_stream_that_draws_have_samples_of_their_own(samples, count
     outcome = _stream_of_workers(samples)
 
     assert count_own_samples(outcome, stream_reference("w x y z")) == count
-
-
-@rows(
-    ("reference", "samples", "count"),
-    [
-        ("w w x x y y z z", ("wwwxxyyz", "zzzyywwx"), None),
-        ("w w x x y y z z", ("wwwwwwww", "zzzzzzzz"), None),
-    ],
-)
-def test_workers_that_draw_from_few_samples_repeat_them(reference, samples, count):
-    outcome = _stream_of_workers(samples)
-
-    assert count_own_samples(outcome, stream_reference(reference)) == count
 
 
 def test_few_random_samples_may_be_equal_by_accident():

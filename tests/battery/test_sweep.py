@@ -6,7 +6,6 @@ import pytest
 import torch
 
 from pytest_dataloader_faults import sweep
-from pytest_dataloader_faults._engine import explain_missing_engine
 from pytest_dataloader_faults.exceptions import (
     CheckFailedError,
     InvalidArgumentError,
@@ -15,7 +14,6 @@ from pytest_dataloader_faults.exceptions import (
 from pytest_dataloader_faults.faults import (
     HungRead,
     ListingOrder,
-    LockError,
     OpenError,
     ReadError,
 )
@@ -25,9 +23,6 @@ SAMPLES, BROKEN = 2, 7
 NEXT = ReadError(nth=BROKEN + 1, times=1)
 ONE_WORKER = {"num_workers": 1, "batch_size": 2}
 READS = [ReadError(times=1), ReadError()]
-_needs_engine = pytest.mark.skipif(
-    bool(explain_missing_engine()), reason=str(explain_missing_engine())
-)
 
 
 class FewReads(Records):
@@ -128,12 +123,6 @@ def test_a_dataset_without_files_cannot_be_swept():
     """A sweep of nothing would pass, and has shown nothing."""
     with pytest.raises(UnusableDatasetError, match="nothing to sweep"):
         sweep(lambda: [torch.tensor(number) for number in range(8)])
-
-
-@_needs_engine
-def test_a_sweep_needs_an_operation_that_the_fault_matches(records):
-    with pytest.raises(UnusableDatasetError, match="nothing to sweep"):
-        sweep(lambda: FewReads(records), faults=[LockError()], loader=ONE_WORKER)
 
 
 class _FailsInWorkers(FewReads):

@@ -46,7 +46,6 @@ from support.rows import rows
 PASSES = ("survived", "failed_cleanly")
 FAULT_FREE = ordinary(Pass(EPOCH_1, complete=True))
 STREAM = revised(FAULT_FREE, kind="iterable")
-BEFORE = "uses a file that was opened before the fork"
 
 
 def _trial(fault, kind=FiringKind.CALL, path="/data/a.rec"):

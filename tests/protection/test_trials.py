@@ -22,7 +22,7 @@ from pytest_dataloader_faults.faults import (
 )
 from pytest_dataloader_faults.outcomes.stages import Change, FileHistory, Refusal
 from support import destroyers
-from support.datasets import Records, write_records
+from support.datasets import write_records
 from support.destroyers import Deletes, Log
 from support.epochs import alone, epoch
 from support.facts import UNCLEAR, fired, ordinary, revised, stream, stream_reference
@@ -30,8 +30,6 @@ from support.judging import judge_trial
 from support.protection import (
     CONTENT,
     Deed,
-    Notes,
-    answer_of,
     changes,
     contents,
     perform_as_expected,
@@ -287,32 +285,3 @@ def test_a_folder_that_seems_empty_is_never_said_to_be_full(tmp_path):
         "rmtree": Deed(remove_listed(shutil.rmtree), "rmdir", "hidden", "EROFS", hide),
     }
     perform_as_expected(deeds, tmp_path, OpenError("*.hid", errno.ENOENT))
-
-
-class RemovesFolders(Records):
-    """Notes the answer when a worker removes a folder that seems to be empty."""
-
-    def __init__(self, folder, notes):
-        super().__init__(folder / "records")
-        self.folder, self.notes = folder, notes
-
-    def __getitem__(self, index):
-        if not self.notes[0]:
-            self.notes[0] = answer_of(remove_listed(shutil.rmtree), self.folder)
-            self.notes[1] = str((self.folder / "hidden").exists())
-        return super().__getitem__(index)
-
-
-def test_a_folder_of_the_trial_that_seems_empty_can_be_removed(records, tmp_path):
-    """Its hidden file is removed with it."""
-    hide(tmp_path)
-    notes = Notes(2)
-    run_trial(
-        lambda folder: RemovesFolders(folder, notes),
-        OpenError("*.hid", errno.ENOENT),
-        loader={"num_workers": 1},
-        copy=tmp_path,
-    )
-
-    assert [notes[0], notes[1]] == ["done", "False"]
-    assert (tmp_path / "hidden" / "a.hid").read_bytes() == CONTENT

@@ -2,7 +2,6 @@
 
 import errno
 import re
-import signal
 
 import pytest
 from hypothesis import given, seed, settings
@@ -11,7 +10,6 @@ from pytest_dataloader_faults import Contract, Verdict, explore, faults, run_tri
 from pytest_dataloader_faults.exceptions import (
     CheckFailedError,
     FaultNotFiredError,
-    HarnessError,
     InvalidArgumentError,
 )
 from pytest_dataloader_faults.faults import OpenError
@@ -21,10 +19,9 @@ from pytest_dataloader_faults.search import replay
 from pytest_dataloader_faults.search._assertion import assert_survives_or_fails_cleanly
 from pytest_dataloader_faults.search._runner import Example, Search, cases
 from pytest_dataloader_faults.strategies import DEFAULT_KINDS, loader_options
-from support import troublemakers
 from support.corpus.state import Noisy
-from support.datasets import SIZE, Records
-from support.planted import ALONE, Mirrored, StaleThenFailing, Zeros
+from support.datasets import Records
+from support.planted import ALONE, StaleThenFailing, Zeros
 from support.random_samples import Jittered, JitteredZeros, OwnNoise, rounded
 from support.specimens import Unsharded
 from support.surveys import survey
@@ -50,22 +47,6 @@ def test_healthy_datasets_pass(records):
     assert set(result.verdicts) <= {"survived", "failed_cleanly", "not_exercised"}
     assert result.verdicts["not_exercised"] < result.trials / 2
     assert all(result.fired[kind] <= count for kind, count in result.attempted.items())
-
-
-class KillsItsWarden(Records):
-    """Once, where a file is too short: as any process of the machine may do."""
-
-    def __getitem__(self, index):
-        mark = self.paths[0].parent.with_name("mark")
-        if self.paths[index].stat().st_size != SIZE and not mark.exists():
-            mark.touch()
-            troublemakers.send(signal.SIGKILL, troublemakers.warden)
-        return super().__getitem__(index)
-
-
-def test_a_search_whose_process_is_killed_shows_nothing(records):
-    with pytest.raises(HarnessError, match="was killed by SIGKILL"):
-        explore(lambda: KillsItsWarden(records), kinds=[faults.TruncatedFile], **HOW)
 
 
 def test_a_failure_is_shrunk_to_the_least_and_printed_as_a_test_that_repeats_it(failing):
@@ -236,21 +217,6 @@ def test_a_survey_names_the_files_that_are_read(records):
     assert (files.together["reads"], files.batches, files.samples) == ("*.rec", 4, 16)
 
 
-def test_a_survey_distinguishes_files_of_one_name(records):
-    files = survey(lambda: Mirrored(records)).files
-    assert next(iter(files.count("opens"))) == "*/00.rec"
-    opened = list(survey(lambda: Both(records)).files.count("opens"))
-    assert opened[:1] + opened[-1:] == ["*/mirror/00.rec", "*/records/15.rec"]
-
-
-class Both(Mirrored):
-    """Reads a sample and its mirror."""
-
-    def __getitem__(self, index):
-        (self.mirror / self.names[index]).read_bytes()
-        return super().__getitem__(index)
-
-
 STATISTICS = """
 from pathlib import Path
 
@@ -285,13 +251,6 @@ def test_batches_may_come_as_they_are_ready(records):
     outcome = run_trial(lambda: Records(records), late, loader=loader)
     assert outcome.delivered[0].keys != (0, 1)
     assert survey(lambda: Records(records)).judge(outcome).verdict is Verdict.SURVIVED
-
-
-def test_outside_of_hypothesis_nothing_shown_is_an_error(records):
-    found = survey(lambda: Records(records))
-    outcome = run_trial(lambda: Records(records), OpenError("*.none"))
-    with pytest.raises(FaultNotFiredError, match=r"not_exercised: OpenError\(path='\*.none'\)"):
-        assert_survives_or_fails_cleanly(outcome, found)
 
 
 @pytest.mark.parametrize(

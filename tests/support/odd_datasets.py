@@ -3,7 +3,7 @@
 from typing import Any
 
 import torch
-from torch.utils.data import DataLoader, Dataset, IterableDataset
+from torch.utils.data import Dataset, IterableDataset
 
 from support.datasets import shard
 
@@ -98,7 +98,3 @@ class InWorkersOnly(Stream):
         if torch.utils.data.get_worker_info() is None:
             raise RuntimeError("in workers only")
         return super().__iter__()
-
-
-def plain_loop(dataset: Any, **options: Any) -> list[Any]:
-    return list(DataLoader(dataset, **options))

@@ -27,31 +27,6 @@ class WithMetadata(IterableDataset[Any]):
             yield self.records[index][0]
 
 
-class LeavesOutWithMetadata(WithMetadata):
-    """The same, and leaves out what it cannot read: broken."""
-
-    def _read(self) -> Iterator[Any]:
-        for index in shard(len(self.records)):
-            try:
-                yield self.records[index][0]
-            except OSError:
-                continue
-
-
-class WithSource(WithMetadata):
-    """Says where each sample is from: healthy."""
-
-    def __iter__(self) -> Any:
-        return (
-            {"data": data, "metadata": {"source": str(data[0]), "tags": []}}
-            for data in self._read()
-        )
-
-
-class LeavesOutWithSource(WithSource, LeavesOutWithMetadata):
-    """The same, and leaves out what it cannot read: broken."""
-
-
 def mixed_up(samples: list[Any]) -> Any:
     """Mixes each sample with another one of the batch, as timm's FastCollateMixup does."""
     if len(samples) % 2:
@@ -65,12 +40,6 @@ def mixed_up(samples: list[Any]) -> Any:
 def pairs(samples: list[Any]) -> Any:
     left_samples, right_samples = ([data for data, _ in samples[place::2]] for place in (0, 1))
     return {"first": torch.stack(left_samples), "second": torch.stack(right_samples)}
-
-
-def with_list_of_metadata(batch: list[Any]) -> dict[str, Any]:
-    """Stacks the data, and lists the metadata of all samples, as OLMo's ``DataCollator`` does."""
-    data = torch.stack([each["data"] for each in batch])
-    return {"data": data, "metadata": [each["metadata"] for each in batch]}
 
 
 class OpenedByInit(Dataset[Any]):
@@ -99,14 +68,6 @@ def open_handles(_worker: int) -> None:
 
 class InWorkersOnly(WithMetadata):
     """Refuses to be read outside of a worker, as energon's streams do: healthy."""
-
-    def _read(self) -> Iterator[Any]:
-        assert get_worker_info() is not None, "Cannot iterate out of worker context"
-        yield from super()._read()
-
-
-class InWorkersOnlyLeavingOut(LeavesOutWithMetadata):
-    """The same, and leaves out what it cannot read: broken."""
 
     def _read(self) -> Iterator[Any]:
         assert get_worker_info() is not None, "Cannot iterate out of worker context"

@@ -31,3 +31,10 @@ def failures_of(make_dataset: Any, checks: Iterable[str], **options: Any) -> lis
     )
     assert not [each.explanation for each in results if each.passed or not each.applies]
     return [replace(each, expected=None) for each in results]
+
+
+def verdicts_of(result: CheckResult) -> dict[str, str]:
+    """The verdict of each scenario, as the explanation lists them."""
+    (line,) = [each for each in result.explanation.splitlines() if "tried: " in each]
+    tried = line.partition("tried: ")[2].rstrip(".").split("; ")
+    return {title: verdict.rstrip(")") for title, verdict in (each.split(" (") for each in tried)}

@@ -7,7 +7,6 @@ import signal
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -232,37 +231,10 @@ def send(number: signal.Signals, whom: Callable[[], psutil.Process]) -> None:
         time.sleep(0.05)
 
 
-def replace_signal_handlers() -> None:
-    """Take every handler that Python can take, and the descriptor that signals wake."""
-    for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP, signal.SIGSEGV}:
-        try:
-            signal.signal(number, _ignore)
-        except OSError:  # Some belong to the C library.
-            continue
-    signal.set_wakeup_fd(-1)
-
-
-def start_thread() -> None:
-    """One that the interpreter waits for at its end."""
-    threading.Thread(target=time.sleep, args=(LONG,), name="left running").start()
-
-
-def _ignore(_number: int, _frame: object) -> None:
-    pass
-
-
 def _detach() -> None:
     """A session of one's own, and nothing inherited that anybody could wait for."""
     os.setsid()
     os.closerange(3, 1024)
-
-
-def stop_supervisor_and_kill_warden() -> None:
-    """Stop the supervisor, kill the warden that would end it, and hang."""
-    stopped, killed = supervisor().pid, warden().pid
-    os.kill(stopped, signal.SIGSTOP)  # From now on, a call of psutil may wait for its answer.
-    os.kill(killed, signal.SIGKILL)
-    hang_forever()
 
 
 class KillsWardenOnArrival(Records):

@@ -4,7 +4,7 @@ import os
 import threading
 import time
 from functools import partial
-from itertools import chain, pairwise
+from itertools import chain
 from typing import Any
 
 import psutil
@@ -114,6 +114,7 @@ def test_the_start_of_workers_has_its_own_time(events, whose, until):
 _SPAWNED = {"num_workers": 1, "multiprocessing_context": "spawn"}
 
 
+@pytest.mark.slow
 def test_the_start_of_a_spawned_worker_does_not_count(records):
     slow = partial(time.sleep, 3.5)
     outcome = run_trial(lambda: StartsSlowly(records, slow), loader=_SPAWNED, deadline=3)
@@ -259,6 +260,7 @@ def _stop_for_a_while(processes):
         process.resume()
 
 
+@pytest.mark.slow
 def test_a_supervisor_that_was_stopped_takes_no_time_of_the_loader(records, tmp_path):
     """The loader has all its time but that; here it uses more than what would be left."""
     mark, (reading, writing) = tmp_path / "mark", os.pipe()
@@ -310,13 +312,6 @@ def test_spread_indices(count, limit):
 def test_fewer_are_among_more(count, limit, other_limit):
     fewer, larger = sorted([limit, other_limit])
     assert spread_indices(count, fewer) == spread_indices(count, larger)[:fewer]
-
-
-@given(st.integers(64, 10**12))
-def test_the_gaps_are_of_one_size(count):
-    bounds = [*sorted(spread_indices(count, 64)), count]
-    gaps = [high - low for low, high in pairwise(bounds)]
-    assert max(gaps) - min(gaps) <= 1
 
 
 def test_batches_are_spread_over_the_dataset():

@@ -19,7 +19,6 @@ from torch.utils.data import default_collate
 
 from pytest_dataloader_faults._trial.samples import digest_of, split, take_apart
 from pytest_dataloader_faults.outcomes.agreement import difference
-from support.datasets import Records
 from support.rows import rows
 
 
@@ -54,26 +53,6 @@ class NoIteration(MutableMapping[str, Any]):
 
     def items(self) -> Any:
         return self._parts.items()
-
-
-def stack_samples(samples: list[NoIteration]) -> NoIteration:
-    keys = samples[0].keys()
-    return NoIteration(**{key: torch.stack([each[key] for each in samples]) for key in keys})
-
-
-class TensorDicts(Records):
-    """Gives such mappings; *zeros* for what it cannot read."""
-
-    zeros = False
-
-    def __getitem__(self, index: int) -> Any:
-        try:
-            data, _ = super().__getitem__(index)
-        except OSError:
-            if not self.zeros:
-                raise
-            data = torch.zeros(64)
-        return NoIteration(data=data, index=torch.tensor(index))
 
 
 def digest(value: Any) -> str:

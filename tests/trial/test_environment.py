@@ -73,7 +73,6 @@ def _try(make_dataset, *faults, **options):
     ("options", "phrases"),
     [
         ("size=48k", [TOO_LITTLE, "/dev/shm has 48 KiB", "--shm-size=1g"]),
-        ("nr_inodes=9", [TOO_LITTLE, "8 files left", "--shm-size=1g"]),
         ("size=64k", [TOO_LITTLE, NO_ROOM, "--shm-size=1g"]),
         ("ro", ["no shared memory: /dev/shm is not writable"]),
     ],
@@ -108,15 +107,6 @@ def _fill(path: Path) -> None:
     with open(path, "wb", buffering=0) as file:
         while True:
             file.write(bytes(1 << 12))
-
-
-def test_a_folder_for_temporary_files_without_inodes_is_refused(records, tmp_path, mounts):
-    body = functools.partial(_in, tmp_path, lambda: _try(lambda: Records(records)))
-    prepare = mount_tmpfs({str(tmp_path): "nr_inodes=5"})
-    text = _refusal(traceback_under(body, prepare))
-    assert text.startswith("no disk space for temporary files: ")
-    assert str(tmp_path) in text
-    assert "TMPDIR" in text
 
 
 def test_a_dataset_that_needs_room_in_a_full_folder_is_not_judged(
@@ -168,7 +158,7 @@ def _numbers():
     return TensorDataset(torch.arange(16))
 
 
-@pytest.mark.parametrize("limit", [1, 3, LEAST - 1])
+@pytest.mark.parametrize("limit", [1, LEAST - 1])
 def test_a_full_process_table_is_refused(limit):
     """Whichever process cannot be started, or thread."""
     if os.getuid():
@@ -196,12 +186,6 @@ def test_a_long_path_for_temporary_files_hangs_no_loader(long_path, records):
         loader = DataLoader(Records(records), num_workers=1, batch_size=4, timeout=SHORT)
         assert len(list(loader)) == 4
     assert list(long_path.iterdir()) == []
-
-
-def test_a_long_path_and_no_short_one_are_reported(long_path, records, monkeypatch):
-    monkeypatch.setattr(temporary, "_SHORT", "/no/such/folder")
-    with pytest.raises(UnusableEnvironmentError, match="Set TMPDIR to a folder with a shorter"):
-        run_trial(lambda: Records(records), deadline=SHORT)
 
 
 def test_complete_texts(golden):

@@ -25,7 +25,6 @@ from pytest_dataloader_faults.exceptions import HarnessError, LostProcessError, 
 from pytest_dataloader_faults.faults import ReadError
 from support import troublemakers
 from support.datasets import Records
-from support.judging import judge_trial
 from support.troublemakers import Trouble
 from support.waiting import allowed, until
 
@@ -122,15 +121,6 @@ def _die():
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def test_sigkill_of_the_loaders_process_may_come_from_outside(records, reference):
-    """The dataset may have sent it itself, so it is a verdict; but one that says who else may."""
-    outcome = run_trial(lambda: Trouble(records, _die, "loader"), loader={"num_workers": 0})
-    assert outcome.died == "signal 9 (SIGKILL)"
-    judgement = judge_trial(outcome, reference)
-    assert judgement.verdict == "crashed"
-    assert "out of memory" in judgement.sentence
-
-
 def _interrupt():
     os.kill(os.getpid(), signal.SIGINT)
 
@@ -194,15 +184,6 @@ def _has_ended(process):
     with contextlib.suppress(psutil.NoSuchProcess):
         return process.status() == psutil.STATUS_ZOMBIE
     return True
-
-
-def test_a_supervisor_that_is_stopped_ends_with_a_killed_warden(records, left_behind):
-    with pytest.raises(HarnessError, match="was killed by SIGKILL"):
-        run_trial(
-            lambda: Trouble(records, troublemakers.stop_supervisor_and_kill_warden, "loader"),
-            loader={"num_workers": 0},
-        )
-    assert left_behind() == []
 
 
 def _fail_once_workers_start(self, _child):

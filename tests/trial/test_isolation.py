@@ -5,10 +5,8 @@ import functools
 import os
 import pickle
 import shutil
-import socket
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import psutil
@@ -31,6 +29,7 @@ from support import troublemakers
 from support.datasets import COUNT, Records
 from support.facts import EPOCH_1
 from support.inner import start_forked
+from support.rows import slow
 from support.surroundings import mount_tmpfs, mounts_are_refused, traceback_under
 from support.troublemakers import Batches, Trouble
 from support.waiting import allowed, until
@@ -43,13 +42,11 @@ TROUBLE = [
     (troublemakers.take_every_descriptor, "worker", "Too many open files", DONE),
     (troublemakers.close_standard_streams, "loader", "", DONE),
     (troublemakers.close_standard_streams, "worker", "", DONE),
-    (troublemakers.replace_signal_handlers, "loader", "", DONE),
-    (troublemakers.start_thread, "loader", "", DONE),
 ]
 """What a dataset does to its process, where, the error or the end that follows, and when."""
 OFFSPRING = [
     (troublemakers.fork_grandchildren, "worker", "python"),
-    (troublemakers.fork_repeatedly, "worker", ""),  # None of them stays for long enough.
+    slow(troublemakers.fork_repeatedly, "worker", ""),  # None of them stays for long enough.
     (troublemakers.start_daemon, "loader", None),
 ]
 """What starts processes, where, and what is in the command of one that stays of a worker."""
@@ -238,36 +235,6 @@ class LinkForFolder(Records):
         os.symlink(target, folder)
 
 
-class Replaced(Records):
-    """Puts something else in the place of the folder that it is given, by *make*."""
-
-    def __init__(self, records: Path, folder: Path, *, make: Callable[[Path], object]) -> None:
-        super().__init__(records)
-        os.rmdir(folder)
-        make(folder)
-
-
-def _bind(path: Path) -> None:
-    with socket.socket(socket.AF_UNIX) as unix:
-        unix.bind(str(path))
-
-
-def _lock(path: Path) -> None:
-    (path / "deep" / "deeper").mkdir(parents=True)
-    (path / "deep" / "deeper" / "file").write_text("")
-    (path / "deep" / "deeper").chmod(0)
-    (path / "deep").chmod(0o500)
-
-
-REPLACEMENTS = {
-    "file": lambda path: path.write_text("a file"),
-    "fifo": os.mkfifo,
-    "socket": _bind,
-    "nothing": lambda _path: None,
-    "locked folders": _lock,
-}
-
-
 def test_a_link_in_place_of_the_folder_is_removed_and_not_followed(records, left_behind, tmp_path):
     shared = tmp_path / "shared"
     (shared / "deep").mkdir(parents=True)
@@ -279,13 +246,6 @@ def test_a_link_in_place_of_the_folder_is_removed_and_not_followed(records, left
     assert outcome.exception is None
     assert {path: path.stat().st_mode & 0o777 for path in modes} == modes
     assert (shared / "deep" / "file").read_text() == "of the user"
-    assert left_behind() == []
-
-
-def test_what_is_in_place_of_the_folder_is_removed(records, left_behind):
-    for name, make in REPLACEMENTS.items():
-        outcome = run_trial(functools.partial(Replaced, records, make=make))
-        assert outcome.exception is None, name
     assert left_behind() == []
 
 

@@ -116,12 +116,6 @@ def test_it_survives_its_writer(journal):
     assert (os.WTERMSIG(status), journal.events()) == (signal.SIGKILL, [BEGAN])
 
 
-def test_a_line_that_was_cut_off_does_not_hide_the_others(journal):
-    journal.write(BEGAN)
-    os.write(journal.fd, encode(BatchReceived(EPOCH_1, BATCH))[:40])
-    assert journal.events() == [BEGAN]
-
-
 def test_events_after_half_a_line_are_read(journal):
     os.write(journal.fd, encode(BatchReceived(EPOCH_1, BATCH))[:40])
     ended = TrialEnded(exitcode=-9, duration=1.0, began=2.0)

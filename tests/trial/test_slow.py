@@ -60,7 +60,7 @@ def _try(records, action, fault=None):
 
 
 def _sleeps_thrice(_path):
-    for seconds in (1, 2, 3):
+    for seconds in (1, 1.5, 2):
         time.sleep(seconds)
 
 
@@ -159,6 +159,7 @@ def _look_for_one_that_ends_slowly(core):
     os.waitpid(child, 0)
 
 
+@pytest.mark.slow
 def test_a_process_that_ends_slowly_is_not_left(busy_core):
     assert in_a_process(functools.partial(_look_for_one_that_ends_slowly, busy_core)) == ""
 
