@@ -321,14 +321,6 @@ def test_texts_of_unclear_errors(golden):
     golden("unclear_errors", texts)
 
 
-@rows("name", KINDS)
-def test_no_class_of_a_fault_is_named_as_the_cause(name):
-    """Each kind has a description, or an errno."""
-    required = {"WorkerKilled": {"at": 1}}.get(name, {})
-
-    assert name not in _sentence(KINDS[name](**required), path=None)
-
-
 @rows(
     ("error", "message", "library"),
     [

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from pytest_dataloader_faults import Contract, Verdict, faults
+from pytest_dataloader_faults import Contract, Verdict
 from pytest_dataloader_faults.outcomes import (
     Activity,
     AtDeadline,
@@ -107,6 +107,7 @@ MAP = {
     "short anyway": {"faults": unfired(EIO), "epochs": (SHORT,)},
     "hung anyway": {"faults": unfired(EIO), "timed_out": True},
     "died anyway": {"faults": unfired(EIO), "exitcode": 3},
+    "ended from outside": {"epochs": (), "recovery": None, "phase": EPOCH_1},
 }
 
 
@@ -128,13 +129,6 @@ def test_texts_of_verdicts(golden):
     golden("verdicts", texts)
 
 
-def test_trial_that_did_not_end_is_not_survived():
-    """A trial whose process was ended from outside, halfway, proves nothing."""
-    outcome = revised(ordinary(DONE, faults=fired(EIO)), epochs=(), recovery=None, phase=EPOCH_1)
-
-    assert judge_trial(outcome, map_reference()).passed is False
-
-
 @rows(("number", "is_mentioned"), [(signal.SIGKILL, True), (signal.SIGTERM, False)])
 def test_who_may_have_sent_a_signal_is_known_by_its_number(number, is_mentioned, monkeypatch):
     """The name of the signal in the sentence does not matter."""
@@ -144,25 +138,6 @@ def test_who_may_have_sent_a_signal_is_known_by_its_number(number, is_mentioned,
 
     assert "main process got a signal" in finding.sentence
     assert ("OOM killer" in finding.sentence) == is_mentioned
-
-
-GRAVITY = [
-    ("hung", {"timed_out": True, "phase": EPOCH_2}),
-    ("crashed", {"exitcode": -signal.SIGSEGV}),
-    ("corrupted", {"epochs": (replace(FAILED, delivered=(STRANGE,), exception=UNCLEAR),)}),
-    ("poisoned", {"recovery": SHORT}),
-    ("failed_unclearly", {"epochs": (replace(FAILED, exception=UNCLEAR),)}),
-    ("leaked", {"resources": (moment(Stage.START), HELPER)}),
-]
-
-
-@rows("grave", range(len(GRAVITY)))
-def test_the_most_severe_rule_decides(grave):
-    changes = {}
-    for _, facts in reversed(GRAVITY[grave:]):
-        changes.update(facts)
-
-    assert GRAVITY[grave][0] == _verdict(revised(ordinary(DONE, faults=fired(EIO)), **changes))
 
 
 @rows(
@@ -297,27 +272,10 @@ def test_names_file_ignores_faults_without_a_file():
     assert _verdict(outcome, contract=Contract(names_file=True)) == "failed_cleanly"
 
 
-def test_without_faults_only_surviving_passes():
-    """An error without a fault is not a clean failure, and has a separate verdict."""
-    survived, failed = (judge_trial(ordinary(epoch), map_reference()) for epoch in (DONE, FAILED))
-
-    assert (survived.verdict, survived.passed) == (Verdict.SURVIVED, True)
-    assert (failed.verdict, failed.passed) == (Verdict.FAILS_WITHOUT_FAULT, False)
-    assert CLEAR.message in failed.sentence
-
-
 def test_error_that_explains_one_of_two_faults_is_clear():
     facts = (*fired(TRUNCATED, path="/data/b.rec"), *fired(EIO))
 
     assert _verdict(ordinary(FAILED, faults=facts)) == "failed_cleanly"
-
-
-@rows("fault", [faults.OpenError(), faults.WorkerKilled(), TRUNCATED])
-@rows("epoch", [DONE, FAILED])
-def test_fault_that_never_fired_is_never_a_pass(fault, epoch):
-    finding = judge_trial(ordinary(epoch, faults=unfired(fault)), map_reference())
-
-    assert (finding.verdict, finding.passed) == ("not_exercised", False)
 
 
 @rows(

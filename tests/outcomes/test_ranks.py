@@ -5,8 +5,6 @@ from dataclasses import replace
 import pytest
 
 from pytest_dataloader_faults import Contract, Verdict
-from pytest_dataloader_faults.battery.checks import CHECKS
-from pytest_dataloader_faults.battery.checks.ranks import SAME_ORDER
 from pytest_dataloader_faults.outcomes import (
     Absence,
     Comparison,
@@ -259,25 +257,6 @@ def test_a_shuffled_stream_gives_a_rank_different_samples_in_each_epoch(second, 
     finding = judge_trial(together(*passes), replace(stream_reference("a b c d"), members=ranks))
 
     assert (finding.verdict, says in finding.sentence) == (verdict, True), finding
-
-
-@rows(
-    "drawn, fails",
-    [
-        ((3, 1, 2, 0), True),
-        ((0, 2, 8, 10), False),
-        ((1, 3, 9, 0), False),
-        (("b", 3, "a", 1, "c", 2), True),
-        (("a", "b"), False),
-    ],
-)
-def test_the_same_order_in_both_epochs_is_not_shuffled(drawn, fails):
-    """The order may wrap around, when samples fill up the last batch."""
-    epoch = of_map(drawn)
-    finding = CHECKS["ranks-agree"].rule(together((epoch, epoch)), REFERENCE)
-
-    assert (finding is not None) is fails
-    assert not fails or finding.cause is SAME_ORDER
 
 
 def _text_cases():

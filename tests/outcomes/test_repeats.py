@@ -191,11 +191,6 @@ def test_a_fault_that_did_not_fire_counts_if_no_other_did(need_fire):
     assert combine([unfired, unfired]).verdict is Verdict.NOT_EXERCISED
 
 
-def test_the_only_scenario_of_a_check_needs_no_title():
-    """No note mentions it."""
-    assert combine([("", _concluded("+"))]).notes == ()
-
-
 DIED = (WorkerDeath(1, 7, -9),)
 
 
