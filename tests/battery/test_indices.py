@@ -48,16 +48,6 @@ class ZerosInReadyBatches(ReadyBatches):
             return {"data": torch.zeros(64), "index": torch.tensor(index)}
 
 
-class OnlyTogether(ReadyBatches):
-    """Has batches without samples, because a loader never requests one."""
-
-    def __getitem__(self, index: Any) -> Any:
-        raise NotImplementedError
-
-    def _load(self, index: int) -> Any:
-        return ReadyBatches.__getitem__(self, index)
-
-
 class Together(Records):
     """Gives a list of samples, as torch's documentation says."""
 
@@ -154,15 +144,8 @@ def _verdicts(dataset: Any, folder: Any, loader: Any, *checks: str) -> list[str]
     return [each.verdict for each in results]
 
 
-@pytest.mark.parametrize(
-    ("dataset", "loader"),
-    [
-        (OnlyTogether, READY),
-        (BatchesOfLists, READY),
-    ],
-)
-def test_what_gives_several_samples_at_once(dataset, loader, records):
-    verdicts = _verdicts(dataset, records, loader, "workers-agree", "read-error")
+def test_what_gives_several_samples_at_once(records):
+    verdicts = _verdicts(BatchesOfLists, records, READY, "workers-agree", "read-error")
 
     assert verdicts == ["survived", "failed_cleanly"]
 
@@ -177,9 +160,6 @@ def test_a_stream_whose_last_samples_are_dropped():
     assert result_of(Stream, "workers-agree", loader=options).verdict == "survived"
 
 
-CHECK = "read-error"
-
-
 def _samples(batch):
     """The sequences in a padded batch: none of them holds a zero."""
     return [row[row != 0] for row in batch]
@@ -188,57 +168,19 @@ def _samples(batch):
 class Sequences(Dataset[Any]):
     """Sequences of several lengths, one for each byte of a file."""
 
-    def __init__(self, path: Any, *, forgiving: bool = False) -> None:
+    def __init__(self, path: Any) -> None:
         self.path = path
-        self.forgiving = forgiving
         self.count = len(path.read_bytes())
 
     def __len__(self) -> int:
         return self.count
 
     def __getitem__(self, index: int) -> Any:
-        try:
-            length = self.path.read_bytes()[index]
-        except OSError:
-            if not self.forgiving:
-                raise
-            length = 2
-        return torch.arange(1, length + 1)
+        return torch.arange(1, self.path.read_bytes()[index] + 1)
 
 
 def _pad(samples):
     return pad_sequence(samples, batch_first=True)
-
-
-class InOrders(list[list[int]]):
-    """A sampler that draws the next of these orders in each epoch, and the last one again."""
-
-    epoch = -1
-
-    def __len__(self) -> int:
-        return len(self[0])
-
-    def __iter__(self) -> Any:
-        self.epoch += 1
-        return iter([*super().__iter__()][min(self.epoch, 1)])
-
-
-def test_one_short_sample(tmp_path):
-    """Batches are padded only if they have that sample, which not every epoch draws."""
-    first, second, short = list(range(8)), list(range(8, 16)), 9
-    path = tmp_path / "lengths"
-    path.write_bytes(bytes(7 if index == short else 8 for index in range(16)))
-
-    def make(**options):
-        sampler = InOrders([first, second])
-        dataset = Sequences(path, **options)
-        return DataLoader(dataset, 4, sampler=sampler, num_workers=2, collate_fn=_pad)
-
-    options = {"only": ["workers-agree", "two-epochs", CHECK], "samples": len(first)}
-    healthy = check_dataset(make, **options)
-    forgiving = check_dataset(lambda: make(forgiving=True), on_fail=None, **options)
-    assert [each.verdict for each in healthy] == ["survived", "survived", "failed_cleanly"]
-    assert [each.verdict for each in forgiving] == ["survived", "survived", "corrupted"]
 
 
 def _pad_what_is_there(samples):

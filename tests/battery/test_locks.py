@@ -4,8 +4,6 @@ import contextlib
 import fcntl
 import functools
 import signal
-import sqlite3
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -55,33 +53,6 @@ pytestmark = pytest.mark.skipif(
 
 CHECK = "file-locks"
 HELD, LACKING = "another job has the lock", "a drive without locks"
-
-
-class KeepsLock(Records):
-    """Has *lock* keep a lock from the first sample in a process to its end."""
-
-    def __init__(self, folder: Path, lock: Callable[[Path], object]) -> None:
-        super().__init__(folder)
-        self.lock, self.folder, self.kept = lock, folder.parent, None
-
-    def __getitem__(self, index: int) -> Any:
-        if self.kept is None:
-            self.kept = self.lock(self.folder)
-        return super().__getitem__(index)
-
-
-def _lock_sqlite(folder: Path) -> object:
-    connection = sqlite3.connect(folder / "index.db", timeout=0)
-    connection.execute("begin exclusive")
-    return connection
-
-
-def test_workers_that_lock_each_other_out_are_a_cause(records):
-    result = failure_of(functools.partial(KeepsLock, records, _lock_sqlite), "workers-agree")
-
-    assert result.verdict == "fails_without_fault"
-    assert result.cause == "locks a file that its other workers need"
-    assert "?mode=ro" in result.explanation
 
 
 class WaitsAMinute(LocksByLibrary):

@@ -4,17 +4,14 @@ import functools
 import multiprocessing
 import os
 import socket
-import ssl
 import tarfile
-import threading
 from collections import Counter
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
-import torch
-from torch.utils.data import Dataset, get_worker_info
+from torch.utils.data import get_worker_info
 
 from pytest_dataloader_faults import Verdict, run_trial
 from pytest_dataloader_faults.faults import ReadError
@@ -107,87 +104,6 @@ def test_a_client_that_repeats_a_sample(url):
     result = failure_of(functools.partial(RepeatsSample, url), "http-error")
     assert result.verdict == "corrupted", result.explanation
     assert result.cause == "returns a substitute for an unreadable sample"
-
-
-class Speaks(ByHttp):
-    """Sends *words*, and reads what comes."""
-
-    def __init__(self, words, address):
-        super().__init__("")
-        self.words = words
-        self.address = address
-
-    def read(self, url):
-        with socket.create_connection(self.address, timeout=60) as connection:
-            connection.sendall(self.words)
-            connection.shutdown(socket.SHUT_WR)
-            return read_all(connection)
-
-
-def _client_hello():
-    """The first bytes of a connection of TLS."""
-    incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
-    client = ssl.create_default_context().wrap_bio(incoming, outgoing, server_hostname="h")
-    with pytest.raises(ssl.SSLWantReadError):
-        client.do_handshake()
-    return outgoing.read()
-
-
-@pytest.mark.parametrize(
-    ("words", "reason"),
-    [
-        (_client_hello(), "TLS connections, whose requests are encrypted"),
-        (b"get sample\r\n", "its workers send no HTTP/1.x request"),
-    ],
-    ids=["TLS", "other"],
-)
-def test_a_client_whose_requests_are_not_seen(words, reason):
-    with tcp_server(lambda connection: connection.sendall(read_all(connection))) as address:
-        result = result_of(functools.partial(Speaks, words, address), "http-error")
-    assert not result.applies
-    assert reason in result.explanation
-
-
-SILENT_COUNT = 4
-
-
-class Numbers(Dataset):
-    """Gives the indices, and talks to a server besides."""
-
-    def __init__(self, address):
-        self.address = address
-        self.other = None
-
-    def __len__(self):
-        return SILENT_COUNT
-
-    def __getitem__(self, index):
-        self._talk(index)
-        return torch.tensor(index)
-
-    def _talk(self, index):
-        """What it says for each sample."""
-
-
-class Session(Numbers):
-    """Asks over a connection from before the fork, and over others for nothing."""
-
-    def __init__(self, address):
-        super().__init__(address)
-        self.lock = threading.Lock()
-        self.other = socket.create_connection(address)
-
-    def _talk(self, index):
-        socket.create_connection(self.address).close()
-        with self.lock:
-            self.other.sendall(b"?")
-
-
-def test_a_server_that_never_answers_has_no_answer_to_hold_back():
-    with tcp_server(read_all) as address:
-        result = result_of(lambda: Session(address), "hung-read")
-    assert (result.applies, result.failed) == (False, False)
-    assert "no server responded" in result.explanation
 
 
 CHECK, CONNECTION = "workers-agree", "uses a connection that was opened before the fork"

@@ -4,9 +4,6 @@ import re
 from functools import partial
 
 import pytest
-import torch
-from torch.utils.data import DataLoader
-from torch.utils.data._utils import fetch
 
 from pytest_dataloader_faults import check_dataset, run_trial
 from pytest_dataloader_faults.exceptions import UnusableDatasetError
@@ -89,33 +86,6 @@ def test_a_collate_function_that_can_make_no_batch(records):
 
     with pytest.raises(UnusableDatasetError, match=r"[14] is no number for me"):
         _results(partial(Records, records), "workers-agree", loader={"collate_fn": fails})
-
-
-class OfBins(fetch._BaseDatasetFetcher):
-    """A fetcher of lists of lists of indices, as axolotl's."""
-
-    def fetch(self, bins):
-        return self.collate_fn([self.dataset.__getitems__(indices) for indices in bins])
-
-
-class Binned(Records):
-    def __getitems__(self, indices):
-        return [self[int(index)][0] for index in indices]
-
-
-def _stack_bins(bins):
-    return torch.stack([torch.cat(each) for each in bins])
-
-
-def _in_bins(records):
-    fetch._MapDatasetFetcher = OfBins  # In the process of a trial, as the library does.
-    bins = [[[place, place + 1], [place + 2, place + 3]] for place in range(0, 16, 4)]
-    return DataLoader(Binned(records), batch_sampler=bins, num_workers=2, collate_fn=_stack_bins)
-
-
-def test_a_fetcher_that_takes_batches_apart(records):
-    (result,) = _results(partial(_in_bins, records), "workers-agree")
-    assert result.verdict == "survived", result.explanation
 
 
 def test_a_stream_and_a_collate_function_that_needs_several(records):

@@ -92,7 +92,7 @@ def test_a_sampler_with_a_state_ends_its_epoch():
 
     def make() -> Any:
         sampler = StatefulDistributedSampler(data, num_replicas=1, rank=0)
-        return _stateful(data, sampler=sampler)
+        return StatefulDataLoader(data, batch_size=4, num_workers=2, sampler=sampler)
 
     result = result_of(make, "resumes")
 

@@ -192,6 +192,17 @@ def test_reasons_why_checks_do_not_apply(golden):
         ).full_reason
         for title, notes in memories.items()
     }
+    network = _workload({}, fetches=4, **LISTENING)
+    for name, title, unobserved in (
+        ("hung-read", "no response", {}),
+        ("http-error", "no request", {}),
+        ("http-error", "encrypted", {"TLS connection": 1}),
+    ):
+        scenario = CHECKS[name].plan_scenarios(network)[0]
+        workers = (WorkerFacts(0, 7, 1, {}, unobserved),)
+        unmet = revised(trial, faults=(FaultFacts(*scenario.faults, 0),), processes=workers)
+        refusal = refusal_of(scenario.require_effect, network, unmet)
+        skips[f"{name}: {title}"] = refusal.full_reason
     skips["thread-exhaustion: no second start"] = refusal_of(
         second.require_effect, READS, revised(trial, faults=unfired(*second.faults))
     ).full_reason

@@ -1,9 +1,6 @@
 """Checks of what workers write: a failed write must not spoil the next reading."""
 
-import functools
 import os
-import shutil
-import struct
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +12,6 @@ from scipy.io import wavfile
 from pytest_dataloader_faults import check_dataset
 from pytest_dataloader_faults.battery.checks.writes import write_error
 from support.datasets import Records
-from support.results import failure_of
 
 RATE, LENGTH = 8000, 4096
 
@@ -44,26 +40,6 @@ class Spectrograms(Records):
         torch.save(spec, filename)
 
 
-class AtomicSpectrograms(Spectrograms):
-    """The same, checked and renamed: healthy."""
-
-    def read(self, filename: str) -> torch.Tensor:
-        with open(filename, "rb") as file:
-            data = file.read()
-        (size,) = struct.unpack_from("<I", data, 4)
-        if size + 8 != len(data):
-            message = f"{filename} has {len(data)} bytes, and its header says {size + 8}"
-            raise ValueError(message)
-        return torch.from_numpy(np.frombuffer(data, np.int16, offset=44).astype(np.float32))
-
-    def save(self, spec: torch.Tensor, filename: str) -> None:
-        """Under another name, until all of it is there. To a path, torch.save hides the errno."""
-        part = f"{filename}.{os.getpid()}"
-        with open(part, "wb") as file:
-            torch.save(spec, file)
-        os.replace(part, filename)
-
-
 def write_recordings(folder: Path, count: int = 16) -> Path:
     folder.mkdir(parents=True)
     for number in range(count):
@@ -78,10 +54,6 @@ NAMES = [write_error.name]
 @pytest.fixture(name="recordings")
 def _recordings(tmp_path):
     return write_recordings(tmp_path / "recordings")
-
-
-def _copied(kind, recordings, folder):
-    return kind(shutil.copytree(recordings, folder / "copy"))
 
 
 def _contents(folder):
@@ -124,15 +96,3 @@ def test_a_folder_that_is_not_the_trials_own(records, tmp_path):
     result = _check(lambda: Logs(records), "write-error")["write-error"]
     assert not result.applies
     assert f"its workers write {tmp_path / 'log'}, but writes only fail" in result.explanation
-
-
-class _ToAPath(AtomicSpectrograms):
-    def save(self, spec, filename):
-        torch.save(spec, f"{filename}.part")
-        os.replace(f"{filename}.part", filename)
-
-
-def test_torch_save_hides_why_a_write_failed(recordings):
-    result = failure_of(functools.partial(_copied, _ToAPath, recordings), "write-error")
-    assert result.verdict == "failed_unclearly"
-    assert "Pass it a file opened with open()" in result.explanation

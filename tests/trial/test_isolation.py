@@ -28,11 +28,10 @@ from pytest_dataloader_faults.steps import Action, Epoch, TrialOptions, arm_work
 from support import troublemakers
 from support.datasets import COUNT, Records
 from support.facts import EPOCH_1
-from support.inner import start_forked
 from support.rows import slow
 from support.surroundings import mount_tmpfs, mounts_are_refused, traceback_under
 from support.troublemakers import Batches, Trouble
-from support.waiting import allowed, until
+from support.waiting import allowed
 
 SHORT = 2.0
 """A deadline that is meant to be met by a hang, and by nothing before it."""
@@ -198,32 +197,6 @@ def test_a_trial_that_is_ended_leaves_no_folder(records, left_behind, end, error
     with pytest.raises(error):
         check_dataset(make_dataset, deadline=2)
     assert left_behind() == []
-
-
-SCRIPT = """
-import sys, time
-from pathlib import Path
-from pytest_dataloader_faults import run_trial
-
-def make_dataset(folder):
-    (folder / "cache").write_text("x")
-    Path(sys.argv[1] + ".new").write_text(str(folder))
-    Path(sys.argv[1] + ".new").rename(sys.argv[1])
-    time.sleep(600)
-
-run_trial(make_dataset, deadline=600)
-"""
-
-
-def test_a_killed_process_leaves_no_folder(tmp_path, left_behind):
-    output = tmp_path / "told"
-    with start_forked(SCRIPT, output) as runner:
-        assert until(lambda: output.exists() or runner.poll() is not None, 60)
-        folder = Path(output.read_text())
-        assert (folder / "cache").exists()
-        runner.kill()
-    assert until(lambda: not folder.exists())
-    assert until(lambda: left_behind() == [])
 
 
 class LinkForFolder(Records):
