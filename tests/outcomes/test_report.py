@@ -57,49 +57,6 @@ def _explained(outcome, command=HOW):
     return explain(outcome, judge_trial(outcome, map_reference()), command)
 
 
-@rows(("count", "is_cut"), [(1, False), (3, False), (4, True), (48, True)])
-def test_text_names_the_first_of_many_globs(count, is_cut):
-    """The line that repeats the trial has all of them, and so does the data."""
-    paths = tuple(f"/data/{number}.rec" for number in range(count))
-    fault = vocabulary.TruncatedFile(paths, keep=0)
-    (line,) = [
-        text_line
-        for text_line in _explained(ordinary(FAILED, fired(fault))).splitlines()
-        if "fault:" in text_line
-    ]
-    shortened = (
-        f"TruncatedFile(path=('/data/0.rec', '/data/1.rec', ... and {count - 2} more), keep=0)"
-    )
-
-    assert (shortened if is_cut else repr(fault)) in line
-    assert repr(fault) in ordinary(FAILED, fired(fault)).reproduce()
-
-
-def test_text_omits_source_files():
-    """Printing a traceback opens them, and they are not data."""
-    outcome = ordinary(FAILED, fired(EIO, times=2))
-    (facts,) = outcome.faults
-    code, data = (replace(facts.firings[0], path=path) for path in ("/app/m.py", "/data/b.rec"))
-    text = _explained(revised(outcome, faults=(replace(facts, firings=(code, data)),)))
-
-    assert "/data/b.rec" in text
-    assert "/app/m.py" not in text
-    assert "... and 1 more" in text
-
-
-@rows(
-    ("fault", "says"),
-    [
-        (vocabulary.WorkerKilled(signal.SIGTERM), "fetch 1: killed by SIGTERM\n"),
-        (vocabulary.WorkerExited(3), "fetch 1: exited by _exit(3)\n"),
-        (vocabulary.WorkerHung(), "fetch 1: hang\n"),
-    ],
-)
-def test_text_says_what_happened_to_a_worker(fault, says):
-    """One that exits gets no signal."""
-    assert says in _explained(ordinary(FAILED, fired(fault, path=None, call="hang")))
-
-
 ENDS = [
     ({}, "delivered 0 of 2 batches", "an exception"),
     ({"epochs": (COMPLETE,)}, "delivered 2 of 2 batches", "epoch complete"),
@@ -117,19 +74,15 @@ ENDS = [
 
 BY_TYPE = replace(BY_FORM, mask=Mask(types_only=("",)))
 COMPARISONS = [
-    (EXACT, "map", None),
-    (Comparison(seeded=0), "map", "seeds"),
-    (Comparison(seeded=0), "iterable", None),
-    (BY_FORM, "iterable", "by types and shapes"),
-    (BY_TYPE, "map", "by types"),
-    (Comparison(seeded=0, in_workers=True), "map", "workers"),
-    (
-        Comparison(mask=Mask(form_only=("['time']",), types_only=("['boxes']",))),
-        "iterable",
-        "all parts except ['boxes'], ['time']",
-    ),
-    (replace(BY_FORM, limit=4), "iterable", "4 samples of each worker"),
-    (replace(BY_FORM, limit=4, differs_per_worker=True), "iterable", "4 different ones per worker"),
+    (EXACT, "map"),
+    (Comparison(seeded=0), "map"),
+    (Comparison(seeded=0), "iterable"),
+    (BY_FORM, "iterable"),
+    (BY_TYPE, "map"),
+    (Comparison(seeded=0, in_workers=True), "map"),
+    (Comparison(mask=Mask(form_only=("['time']",), types_only=("['boxes']",))), "iterable"),
+    (replace(BY_FORM, limit=4), "iterable"),
+    (replace(BY_FORM, limit=4, differs_per_worker=True), "iterable"),
 ]
 
 
@@ -166,9 +119,29 @@ def _texts():
     yield from ((title, _explained(outcome)) for title, outcome in outcomes.items())
     for changes, count, end in ENDS:
         yield f"{count}, {end}", _explained(revised(failed, **changes))
-    for comparison, kind, _ in COMPARISONS:
+    for comparison, kind in COMPARISONS:
         yield f"{kind}, {comparison}", _evidence(comparison, kind)
     yield "stacks of no hang", _explained(revised(failed, stacks=STACKS))
+    died = vocabulary.WorkerKilled(signal.SIGTERM), vocabulary.WorkerExited(3)
+    for fault in (*died, vocabulary.WorkerHung()):
+        yield repr(fault), _explained(ordinary(FAILED, fired(fault, path=None, call="hang")))
+    for count in (3, 4, 48):
+        paths = tuple(f"/data/{number}.rec" for number in range(count))
+        fault = vocabulary.TruncatedFile(paths, keep=0)
+        yield f"{count} globs", _explained(ordinary(FAILED, fired(fault)))
+    code, data = (replace(facts.firings[0], path=path) for path in ("/app/m.py", "/data/b.rec"))
+    sources = replace(facts, matched=3, fired=2, firings=(code, data))
+    yield "source files", _explained(revised(failed, faults=(sources,)))
+    for count in (5, 7):
+        stacks = "".join(f"\nProcess {pid} (sleeping):\n  at {pid}\n" for pid in range(count))
+        yield f"{count} processes", _explained(revised(failed, **{**hung, "stacks": stacks}))
+    for count in (12, 14, 30):
+        printed = "\n".join(f"line {number}" for number in range(count))
+        yield f"{count} lines", _explained(revised(failed, exitcode=3, stderr=printed))
+    unclear = replace(FAILED, exception=raised("RuntimeError", "bad"))
+    for changes in (hung, {"epochs": (unclear,)}):
+        printed = revised(failed, stderr="Segmentation fault\n", **changes)
+        yield f"output of workers, {len(changes)}", _explained(printed)
 
 
 def test_texts_of_failures(golden):
@@ -201,36 +174,6 @@ Current thread 0x2 (most recent call first):
 """
 
 
-@pytest.mark.parametrize(("count", "omission"), [(5, None), (7, "... and 2 more processes")])
-def test_text_shows_the_stacks_of_five_processes(count, omission):
-    """It says how many others there are."""
-    stacks = "".join(f"\nProcess {pid} (sleeping):\n  at {pid}\n" for pid in range(count))
-    hung = {"timed_out": True, "phase": EPOCH_1, "epochs": (), "stacks": stacks}
-    text = _explained(revised(ordinary(FAILED, fired(EIO)), **hung))
-
-    assert text.count("Process ") == 5
-    assert ("more processes" in text) == bool(omission)
-    assert (omission or "") in text
-
-
-@rows(
-    ("changes", "verdict"),
-    [
-        ({"timed_out": True, "phase": EPOCH_1, "epochs": ()}, "hung"),
-        ({"exitcode": -signal.SIGBUS}, "crashed"),
-        ({"epochs": (replace(FAILED, exception=raised("RuntimeError", "bad")),)}, "failed_unclear"),
-    ],
-)
-def test_text_shows_the_output_of_workers_if_the_cause_may_be_there(changes, verdict):
-    """Some errors are printed and dropped by torch, so only stderr has them."""
-    outcome = revised(ordinary(FAILED, fired(EIO)), stderr="Segmentation fault\n", **changes)
-
-    text = _explained(outcome)
-
-    assert text.startswith(verdict)
-    assert "Segmentation fault" in text
-
-
 @rows("name", ["error", "stderr", "stacks", "firings"])
 def test_text_is_bounded(name):
     """The text fits on a page."""
@@ -247,25 +190,6 @@ def test_text_is_bounded(name):
 
     assert len(lines) <= MOST_LINES
     assert max(map(len, lines)) <= 400
-
-
-@rows(
-    ("count", "expected"),
-    [
-        (12, [*range(12)]),
-        (14, [*range(6), "... 2 lines omitted ...", *range(8, 14)]),
-        (30, [*range(6), "... 18 lines omitted ...", *range(24, 30)]),
-    ],
-)
-def test_text_shows_the_first_and_the_last_lines(count, expected):
-    """It shows twelve in all, and the number of omitted ones."""
-    printed = "\n".join(f"line {number}" for number in range(count))
-    died = revised(ordinary(FAILED, fired(EIO)), exitcode=3, stderr=printed)
-    block = _explained(died).partition("output of the workers:\n")[2].splitlines()[:-1]
-
-    assert block == [
-        f"    {f'line {each}' if isinstance(each, int) else each}" for each in expected
-    ]
 
 
 def test_reproduce_is_code_that_runs_the_same_trial():
