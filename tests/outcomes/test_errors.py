@@ -189,56 +189,6 @@ def _sentence(
     return finding.sentence
 
 
-def test_a_file_that_was_filled_is_mentioned():
-    """h5py's mode "a" writes a new header into an empty file."""
-    error = Pass(EPOCH_1, exception=raised("KeyError", "'x'"))
-    worker = WorkerFacts(0, 7, 1, {}, lengthened_files=("/data/a.rec",))
-    outcome = revised(ordinary(error, fired(TruncatedFile())), processes=(worker,))
-    finding = find_unclear_error(outcome, Contract())
-
-    assert finding is not None
-    assert "The dataset opened the file for writing, and wrote to it" in finding.sentence
-
-
-def test_one_of_several_files_is_not_named():
-    """It is unknown which of them the error is about."""
-    outcome = ordinary(
-        Pass(EPOCH_1, exception=raised("ValueError", "bad")),
-        (*fired(TruncatedFile()), *fired(TruncatedFile(), path="/data/b.rec")),
-    )
-    finding = find_unclear_error(outcome, Contract())
-
-    assert finding is not None
-    assert describe_fault(TruncatedFile()).format("a file") in finding.sentence
-
-
-@rows(("pid", "says"), [(4711, "The reader ignored"), (9, "call subprocess.run(..., check=True)")])
-def test_the_reader_is_not_blamed_if_another_process_met_the_error(pid, says):
-    text = _FRAMES.format("width = int(header)")
-    outcome = ordinary(
-        Pass(EPOCH_1, exception=replace(raised("TypeError", "x"), text=text)), fired(ReadError())
-    )
-    outcome = revised(outcome, processes=(WorkerFacts(1, pid, 1, {}),))
-    finding = find_unclear_error(outcome, Contract())
-
-    assert finding is not None
-    assert says in finding.sentence
-
-
-def test_a_failed_command_has_no_original_exception():
-    """Only the command knows why it failed. What failed in the worker itself has an original."""
-    text = "CalledProcessError: Command '['cat']' returned non-zero exit status 1.\n"
-    error = replace(raised("CalledProcessError", text), text=text)
-    facts = fired(faults.MemoryExhaustion(), path=None)
-    for pid, says in ((9, "error.stderr"), (4711, "Chain it to the original exception")):
-        outcome = ordinary(Pass(EPOCH_1, exception=error), facts)
-        outcome = revised(outcome, processes=(WorkerFacts(1, pid, 1, {}),))
-        finding = find_unclear_error(outcome, Contract())
-
-        assert finding is not None
-        assert says in finding.sentence
-
-
 @rows(
     ("program", "message", "is_clear"),
     [
@@ -318,7 +268,34 @@ def test_texts_of_unclear_errors(golden):
         texts[f"death {code} without a fault"] = judge_trial(
             ordinary(epoch), map_reference()
         ).sentence
-    golden("unclear_errors", texts)
+    golden("unclear_errors", texts | dict(_special_cases()))
+
+
+def _special_cases():
+    """What is said where more is known than the error."""
+
+    def text(error, facts, *workers):
+        epoch = Pass(EPOCH_1, exception=error)
+        outcome = revised(ordinary(epoch, facts), processes=workers)
+        finding = find_unclear_error(outcome, Contract())
+        return (
+            f"{finding.sentence}\nfix: {finding.cause.fix}" if finding.cause else finding.sentence
+        )
+
+    filled = WorkerFacts(0, 7, 1, {}, lengthened_files=("/data/a.rec",))
+    yield "a file that was filled", text(raised("KeyError", "'x'"), fired(TruncatedFile()), filled)
+    several = (*fired(TruncatedFile()), *fired(TruncatedFile(), path="/data/b.rec"))
+    yield "one of several files", text(raised("ValueError", "bad"), several)
+    ignored = replace(raised("TypeError", "x"), text=_FRAMES.format("width = int(header)"))
+    command = "CalledProcessError: Command '['cat']' returned non-zero exit status 1.\n"
+    failed = replace(raised("CalledProcessError", command), text=command)
+    for name, pid in (("the worker", 4711), ("another process", 9)):
+        worker = WorkerFacts(1, pid, 1, {})
+        yield f"met by {name}", text(ignored, fired(ReadError()), worker)
+        yield f"a command, {name}", text(failed, fired(MemoryExhaustion(), path=None), worker)
+    opencv = "OpenCV(4.11.0) color.cpp:199: error: (-215:Assertion failed) !_src.empty() in f"
+    empty = replace(raised("error", opencv), text=f"cv2.error: {opencv}")
+    yield "an empty image", text(empty, fired(faults.OpenError()))
 
 
 @rows(
@@ -410,13 +387,3 @@ def test_an_error_of_the_user_may_name_the_stem_the_folder_or_the_sample(message
 
     assert (find(error) is None) == is_clear
     assert find(replace(error, library="a library")) is not None
-
-
-def test_an_image_that_opencv_did_not_read_has_its_own_fix():
-    message = "OpenCV(4.11.0) color.cpp:199: error: (-215:Assertion failed) !_src.empty() in f"
-    error = replace(raised("error", message), text=f"cv2.error: {message}")
-    (facts,) = fired(faults.OpenError())
-    outcome = ordinary(Pass(EPOCH_1, exception=error), (facts,))
-    finding = find_unclear_error(outcome, Contract())
-    assert finding.sentence.startswith("cv2.error does not say that")
-    assert "cv2.imread returned None" in finding.cause.fix
