@@ -13,7 +13,6 @@ from pytest_dataloader_faults.outcomes.agreement import (
     Part,
     count_varying,
     find_mask,
-    is_inside,
     spread,
 )
 from pytest_dataloader_faults.outcomes.reference import require_samples
@@ -100,22 +99,6 @@ def test_parts_of_a_stream_are_compared_in_any_order():
     ]
     assert find_mask(reading, second) == Mask(("['t']",))
     assert count_varying(reading, second) == {"['t']": 4}
-
-
-@rows(
-    ("path", "container", "expected"),
-    [
-        ("['a'][0]", "['a']", True),
-        ("['a']", "['a']", False),
-        (".xy", ".x", False),
-        (".x.y", ".x", True),
-        ("[10]", "[1]", False),
-        ("[1]", "", True),
-    ],
-)
-def test_a_part_is_in_its_containers(path, container, expected):
-    """A container whose name is only a prefix does not count."""
-    assert is_inside(path, container) is expected
 
 
 def test_a_part_that_varies_does_so_in_each_item_of_a_batch():

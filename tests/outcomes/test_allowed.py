@@ -165,17 +165,6 @@ def test_an_endless_stream(samples_by_worker, hit, verdict, says):
     assert (finding.verdict, says in finding.sentence) == (verdict, True), finding.sentence
 
 
-@rows(("samples", "expected"), [("a b x", "survived"), ("a x y", "corrupted")])
-def test_an_endless_stream_may_replace_as_many_as_were_hit(samples, expected):
-    epoch = stream(*samples.split())
-    comparison = Comparison(limit=3)
-    facts = {"kind": "iterable", "comparison": comparison, "recovery": None}
-    outcome = revised(ordinary(epoch, _fired(EIO, None)), **facts)
-    reference = replace(stream_reference("a b c"), comparison=comparison)
-
-    assert judge_trial(outcome, reference, SUBSTITUTES).verdict == expected
-
-
 def test_an_endless_stream_that_raised_may_end_early():
     """Its workers did not reach the requested number of samples."""
     error = raised("OSError", "[Errno 5] Input/output error: '/data/a.rec'")
@@ -212,25 +201,6 @@ def test_worker_that_no_fault_hit_must_deliver_all_its_samples(samples_by_worker
 
     judged = judge_trial(outcome, reference, SKIPS)
     assert judged.verdict == verdict, judged.sentence
-
-
-@rows(
-    ("contract", "epoch", "expected"),
-    [
-        (Contract(), _came(("d0", "dx"), ("d2", "d3")), "survived"),
-        (Contract(detects_corruption=True), _came(("d0", "dx"), ("d2", "d3")), "corrupted"),
-        (Contract(), _came(("d0",), ("d2", "d3")), "corrupted"),
-        (Contract(detects_corruption=True), _came(("d0", "d1"), ("d2", "d3")), "survived"),
-    ],
-)
-def test_damaged_content(contract, epoch, expected):
-    """Only a contract that promises to detect it is broken by it.
-
-    A missing sample breaks every contract.
-    """
-    facts = _fired(CorruptedFile(), 1)
-
-    assert expected == judge_trial(ordinary(epoch, facts), map_reference(), contract).verdict
 
 
 NOTHING_LEFT = TruncatedFile("*.rec", keep=0)
@@ -287,22 +257,6 @@ def test_stream_may_replace_as_many_as_were_hit(epoch, expected):
     outcome = revised(ordinary(epoch, _fired(EIO, None)), recovery=None)
 
     assert expected == judge_trial(outcome, stream_reference("a b c d"), SUBSTITUTES).verdict
-
-
-def test_replaced_samples_of_a_stream_are_counted():
-    """They are the delivered samples that are not in the reference as often."""
-    outcome = revised(ordinary(stream("a b", "a b"), _fired(EIO, None, None)), recovery=None)
-
-    sentence = judge_trial(outcome, stream_reference("a b c d"), SUBSTITUTES).sentence
-    assert sentence.startswith("2 samples ")
-
-
-def test_after_the_fault_nothing_may_be_replaced():
-    """Keeping a substitute was not promised."""
-    replaced = _came(("d0", "d0"), ("d2", "d3"))
-    outcome = revised(ordinary(replaced, _fired(EIO, 1)), recovery=replaced)
-
-    assert judge_trial(outcome, map_reference(), SUBSTITUTES).verdict == "poisoned"
 
 
 def _picture(name, label="1", shape="(1, 64)"):
@@ -365,20 +319,6 @@ KINDS = [
     ((P0, ("x", "1"), P2, ("x", "3")), Wrong.IDENTICAL),
     ((P0, ("x", "1"), P2, P3), Wrong.DIFFERS),
 ]
-
-
-def test_identical_samples_without_numbers_are_named():
-    """An index may be of any kind."""
-    outcome, reference = _pictures(*((ZEROS, str(each)) for each in range(4)))
-    (epoch,) = outcome.epochs
-    batches = tuple(
-        replace(each, keys=tuple(f"x{key}" for key in each.keys)) for each in epoch.delivered
-    )
-    epoch = replace(epoch, drawn=tuple(each.keys for each in batches), delivered=batches)
-    samples = tuple((f"x{key}", sample) for key, sample in reference.samples)
-
-    finding = judge_trial(revised(outcome, epochs=(epoch,)), replace(reference, samples=samples))
-    assert finding.sentence.startswith("samples 'x0', 'x1', 'x2' and 'x3' are")
 
 
 ZEROED = [0, 1, 2, 3], [0, 1], [0, 2, 3]

@@ -113,14 +113,6 @@ def test_one_unclear_death_is_enough():
     assert finding.sentence.startswith("worker 0 was killed by SIGSEGV")
 
 
-@pytest.mark.parametrize("number", [signal.SIGRTMIN + 3, signal.SIGKILL])
-def test_a_signal_is_named_by_its_number_if_it_has_no_name(number):
-    """A program can send any signal, and real-time signals only have numbers."""
-    name = f"signal {number}" if number > signal.SIGRTMIN else "SIGKILL"
-
-    assert str(WorkerDeath(0, 4711, -number)) == f"worker 0 was killed by {name}"
-
-
 FILES = {"/data/0.bin": FileCounts(1, 2, 3)}
 WORKERS = [WorkerFacts(worker=each, pid=100 + each, fetches=4, files=FILES) for each in range(2)]
 UNFIRED = [

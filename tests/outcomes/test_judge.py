@@ -67,17 +67,6 @@ def test_each_failure_has_its_own_severity():
     assert {each for each in Verdict if not (each.passes or each.fails)} == {"not_exercised"}
 
 
-@rows("error", [UNCLEAR, CLEAR])
-def test_an_error_after_the_first_epoch_is_reported_with_its_epoch(error):
-    """If there is one epoch, no epoch is named."""
-    clear, last = replace(FAILED, exception=CLEAR), replace(FAILED, exception=error)
-    outcome = revised(ordinary(last, fired(EIO)), epochs=(clear, last))
-    single = judge_trial(ordinary(last, fired(EIO)), map_reference())
-
-    assert single.sentence.startswith(error.type)
-    assert judge_trial(outcome, map_reference()).sentence == f"in epoch 2, {single.sentence}"
-
-
 MAP = {
     "all came": {},
     "clear error": {"epochs": (FAILED,)},
@@ -107,6 +96,7 @@ MAP = {
     "short anyway": {"faults": unfired(EIO), "epochs": (SHORT,)},
     "hung anyway": {"faults": unfired(EIO), "timed_out": True},
     "died anyway": {"faults": unfired(EIO), "exitcode": 3},
+    "error in epoch 2": {"epochs": (FAILED, FAILED)},
     "ended from outside": {"epochs": (), "recovery": None, "phase": EPOCH_1},
 }
 
@@ -227,16 +217,6 @@ def test_batches_that_cannot_be_split_are_judged_whole(digests, expected):
     outcome = revised(ordinary(epoch, faults=fired(EIO)), **facts)
 
     assert expected == _verdict(outcome, BATCHES)
-
-
-def test_batch_without_rows_does_not_pass_if_samples_are_known():
-    """It cannot be split although the reference's batches could."""
-    odd = Pass(EPOCH_1, ((0, 1),), (whole_batch((0, 1), "whatever"),), CLEAR)
-
-    finding = judge_trial(ordinary(odd, faults=fired(EIO)), map_reference())
-
-    assert finding.verdict == "corrupted"
-    assert "samples 0, 1" in finding.sentence
 
 
 @rows(("survives", "verdict"), [(False, "survived"), (True, "contract_broken")])

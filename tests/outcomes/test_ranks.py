@@ -12,9 +12,7 @@ from pytest_dataloader_faults.outcomes import (
     Pass,
     Position,
     Reason,
-    Reference,
 )
-from pytest_dataloader_faults.outcomes.agreement import Sample
 from pytest_dataloader_faults.outcomes.judge import explain
 from pytest_dataloader_faults.outcomes.judge import ranks as rules
 from support.facts import (
@@ -177,22 +175,6 @@ def test_samples_on_several_ranks_or_on_none(title, outcome, reference, cause):
     assert (finding.verdict, finding.cause) == (verdict, cause), (title, finding)
 
 
-@rows(
-    "lengths, verdict",
-    [((4, 4), Verdict.CORRUPTED), ((2, 2), Verdict.SURVIVED), ((None, 3), Verdict.SURVIVED)],
-)
-def test_a_length_that_counts_all_ranks(lengths, verdict):
-    """The length of a stream is the number of its own samples, or may be a guess."""
-    passes = (
-        replace(stream(names), length=length)
-        for names, length in zip(("a b", "c d"), lengths, strict=True)
-    )
-    finding = judge_trial(together(*passes), stream_reference("a b c d"))
-
-    assert finding.verdict is verdict
-    assert verdict is Verdict.SURVIVED or finding.cause is rules.LENGTH_OF_ALL
-
-
 def test_a_length_of_batches_that_counts_all_ranks():
     """The length of a sampler counts if it is correct for a single process."""
     outcome = together(of_map((0, 2), batches=2), of_map((1, 3), batches=2))
@@ -224,16 +206,6 @@ def test_an_error_of_gloo_is_a_consequence():
     finding = judge_trial(outcome, REFERENCE)
     assert finding.verdict is Verdict.CRASHED
     assert finding.sentence.startswith("rank 1: ")
-
-
-def test_each_rank_has_its_own_reference():
-    """A dataset divided by its author has different samples at the same indices."""
-    outcome = together(
-        of_map((0, 1)), Pass(EPOCH_1, ((0, 1),), (batch_of((0, 1), ("d2", "d3")),), complete=True)
-    )
-    ranks = (map_reference(2), Reference("map", ((0, Sample("d2")), (1, Sample("d3")))))
-
-    assert judge_trial(outcome, replace(REFERENCE, members=ranks)).verdict is Verdict.SURVIVED
 
 
 @rows(

@@ -85,13 +85,6 @@ def test_a_failure_is_repeated_until_it_is_confirmed(marks, is_needed):
     assert needs_another_trial(_trials(marks), should_fail=False) == is_needed
 
 
-@pytest.mark.parametrize("marks", ["-++", "-+-"])
-def test_three_trials_decide(marks):
-    """There is never a fourth one."""
-    assert not needs_another_trial(_trials(marks), should_fail=False)
-    assert not needs_another_trial(_trials(marks), should_fail=True)
-
-
 @rows(("marks", "is_needed"), [("-", False), ("+", True), ("++", False), ("+-", True)])
 def test_an_expected_failure_that_passes_is_repeated(marks, is_needed):
     """The pass would fail the item, so the pass must be confirmed."""
@@ -174,12 +167,6 @@ def test_the_most_severe_scenario_decides(marks, decides, reproduced):
 def _with_verdict(verdict):
     result = _concluded("--")
     return replace(result, finding=replace(result.finding, verdict=verdict))
-
-
-def test_the_most_severe_failure_decides():
-    verdicts = Verdict.FAILED_UNCLEARLY, Verdict.CORRUPTED, Verdict.POISONED
-    result = combine([("", _with_verdict(each)) for each in verdicts])
-    assert result.verdict is Verdict.CORRUPTED
 
 
 @pytest.mark.parametrize("need_fire", [False, True])
@@ -296,13 +283,6 @@ def test_a_warning_hides_no_failure_of_a_repeat(marks, decides, warns):
 
     assert (result.sentence, result.warns) == (f"sentence {decides}", warns)
     assert result.failed is not warns
-
-
-@rows(("marks", "decides"), [("wu", "u"), ("uw", "u"), ("+w", "w"), ("w-", "-")])
-def test_a_warning_hides_no_failure_of_another_scenario(marks, decides):
-    results = [("", conclude("read-error", _trials(2 * mark), FAULT_FREE)) for mark in marks]
-
-    assert combine(results).sentence == f"sentence {decides}"
 
 
 PATH = "/data/0042.jpg"

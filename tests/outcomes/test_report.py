@@ -6,7 +6,6 @@ import signal
 from dataclasses import replace
 from html.parser import HTMLParser
 
-import pytest
 from hypothesis import given, settings
 from hypothesis.vendor.pretty import pretty
 

@@ -16,7 +16,6 @@ from support.facts import (
     WHOLE,
     batch_of,
     map_reference,
-    ordinary,
     part,
     raised,
     resumed,
@@ -130,16 +129,3 @@ NOTHING_SHOWN = [
     {"uninterrupted": WHOLE},
     {"epochs": (CUT,), "uninterrupted": CUT},
 ]
-
-
-def test_names_of_a_map_style_dataset_are_its_indices():
-    """Its batches are split."""
-    batches = [(0, 1), (2, 3)]
-    deliveries = tuple(batch_of(each, tuple(f"d{index}" for index in each)) for each in batches)
-    epoch = Pass(EPOCH_1, tuple(batches), deliveries, complete=True)
-    notes = SavedState(1, 10), SavedState(2, 10), LoadedState(0)
-    outcome = revised(ordinary(epoch), notes=notes, resumed=(Pass(EPOCH_1, complete=True),))
-
-    sentence = _judge(outcome, map_reference()).sentence
-    assert "after 1 of 2 batches" in sentence
-    assert sentence.endswith("2 samples (2, 3)")
