@@ -60,17 +60,6 @@ def test_every_fault_is_exported():
     assert sorted(faults.__all__) == list(faults.__all__)
 
 
-@given(any_fault())
-def test_a_fault_happens_where_its_arguments_are_about(fault):
-    of_files = any(not each.startswith("tcp://") for each in fault.globs)
-    of_connections = any(each.startswith("tcp://") for each in fault.globs)
-
-    assert fault.places
-    assert fault.places in fault.happens_in
-    assert bool(fault.places & Place.OF_FILES) == of_files
-    assert bool(fault.places & Place.OF_CONNECTIONS) == of_connections
-
-
 @rows(
     ("fault", "places"),
     [
@@ -99,36 +88,37 @@ def test_fault_is_frozen_and_slotted(kind):
     assert not hasattr(fault, "__dict__")
 
 
+@given(any_fault())
+def test_a_fault_is_a_value(fault):
+    """Its repr is code, it survives pickle and JSON, and has only its own fields."""
+    data = faults.to_dict(fault)
+    again = faults.from_dict(json.loads(json.dumps(data)))
+    pickled = pickle.loads(pickle.dumps(fault))  # our own
+    names = {each.name for kind in KINDS for each in dataclasses.fields(kind)} - {"errno"}
+
+    assert {fault, _evaluate(repr(fault)), pickled, copy.deepcopy(fault), again} == {fault}
+    assert (type(again), repr(again)) == (type(fault), repr(fault))
+    assert {each for each in names if hasattr(fault, each)} == set(data) - {"kind", "errno"}
+
+
+@given(any_fault())
+def test_a_fault_happens_where_its_arguments_are_about(fault):
+    path_fields = (getattr(fault, name, None) for name in ("path", "reading", "writing"))
+    path = next(filter(None, path_fields), ())
+    of_files = any(not each.startswith("tcp://") for each in fault.globs)
+    of_connections = any(each.startswith("tcp://") for each in fault.globs)
+
+    assert fault.globs == ((path,) if isinstance(path, str) else path)
+    assert fault.places
+    assert fault.places in fault.happens_in
+    assert bool(fault.places & Place.OF_FILES) == faults.has_files(fault) == of_files
+    assert bool(fault.places & Place.OF_CONNECTIONS) == of_connections
+    assert faults.has_connections(fault) == of_connections
+
+
 @EVERY_KIND
 def test_repr_of_defaults_is_short(kind):
     assert f"{kind.__name__}()" == repr(kind())
-
-
-def test_faults_of_different_kinds_differ():
-    assert len(KINDS) == len({kind() for kind in KINDS})
-
-
-@given(any_fault())
-def test_repr_is_code(fault):
-    assert fault == _evaluate(repr(fault))
-
-
-@given(any_fault())
-def test_copies_are_equal(fault):
-    copies = [pickle.loads(pickle.dumps(fault)), copy.deepcopy(fault)]
-
-    assert [fault, fault] == copies
-    assert {fault} == set(copies)
-
-
-@given(any_fault())
-def test_faults_survive_json(fault):
-    data = faults.to_dict(fault)
-
-    again = faults.from_dict(json.loads(json.dumps(data)))
-
-    assert (fault, type(fault).__name__) == (again, data["kind"])
-    assert repr(fault) == repr(again)
 
 
 @rows(
@@ -174,26 +164,6 @@ def test_an_argument_that_there_is_not_is_named(make, options, message):
 )
 def test_the_nearest_name_comes_first(name, names, nearest):
     assert suggest_name(name, names).startswith(f"Did you mean {nearest!r}")
-
-
-@given(any_fault())
-def test_globs_are_a_tuple(fault):
-    path_fields = (getattr(fault, name, None) for name in ("path", "reading", "writing"))
-    path = next(filter(None, path_fields), ())
-
-    assert fault.globs == ((path,) if isinstance(path, str) else path)
-    assert faults.has_files(fault) == any(not each.startswith("tcp://") for each in fault.globs)
-    assert faults.has_connections(fault) == any(each.startswith("tcp://") for each in fault.globs)
-
-
-@given(any_fault())
-def test_a_fault_has_only_its_own_fields(fault):
-    names = {each.name for kind in KINDS for each in dataclasses.fields(kind)} - {"errno"}
-
-    assert {each for each in names if hasattr(fault, each)} == set(faults.to_dict(fault)) - {
-        "kind",
-        "errno",
-    }
 
 
 @rows(

@@ -150,36 +150,6 @@ def test_a_ready_dataset_or_loader(records):
     assert (dataset.reads, loader.num_workers, loader._iterator) == ([], 1, None)
 
 
-class ShowsRecords(DataLoader):
-    """As RecBole's loaders: torch's iterator gets indices, and everybody else gets the records."""
-
-    is_starting = False
-
-    def __init__(self, records):
-        self.records = records
-        indices = list(range(len(records)))
-        super().__init__(indices, 4, num_workers=2, collate_fn=self.read)
-
-    def __getattribute__(self, name):
-        is_shown = name == "dataset" and not ShowsRecords.is_starting
-        return super().__getattribute__("records" if is_shown else name)
-
-    def __iter__(self):
-        ShowsRecords.is_starting = True
-        try:
-            return super().__iter__()
-        finally:
-            ShowsRecords.is_starting = False
-
-    def read(self, indices):
-        return torch.stack([self.records[index][0] for index in indices])
-
-
-def test_a_loader_that_shows_another_dataset(records):
-    (result,) = check_dataset(lambda: ShowsRecords(ZerosOnError(records)), **CHECK)
-    assert result.verdict == "corrupted", result.explanation
-
-
 @pytest.mark.slow
 def test_a_ready_loader_whose_workers_run(records):
     loader = _loader(Records(records), persistent_workers=True)

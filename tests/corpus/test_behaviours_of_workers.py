@@ -17,9 +17,7 @@ from pytest_dataloader_faults.faults import OpenError, ReadError, WorkerHung, Wo
 from pytest_dataloader_faults.outcomes.stages import DONE
 from support.corpus.endless import (
     FirstOfEach,
-    LastAgain,
     RandomPerWorker,
-    SkipsShards,
 )
 from support.corpus.streams import WrongLength
 from support.datasets import COUNT, Records
@@ -243,33 +241,6 @@ def test_stream_of_random_samples_or_without_an_end(dataset, check, note, most, 
     assert note in result.explanation
     passes = result.outcome.epochs
     assert {len(each.delivered) for each in passes if each.complete} <= {most, 2 * most}
-
-
-def test_worker_that_repeats_its_last_sample(check_once):
-    agrees = check_once(LastAgain, "workers-agree", fails=True)
-    error = check_once(LastAgain, "read-error-once")
-
-    assert agrees.verdict == "corrupted"
-    assert "16 samples were delivered more often than in the reference" in agrees.explanation
-    assert agrees.cause == "repeats samples of a worker's own part"
-    assert "get_worker_info" not in agrees.explanation
-    assert "random" not in agrees.explanation
-    assert error.applies, error.explanation
-
-
-def test_random_samples_have_an_end(check_once):
-    result = check_once(FirstOfEach, "short-read")
-
-    assert not result.applies
-    assert "its samples are random, and each worker draws its own 16" in result.explanation
-    assert "no end" not in result.explanation
-
-
-def test_shard_that_cannot_be_read_loses_all_its_samples(check_once):
-    result = check_once(SkipsShards, "missing-file", SKIPS)
-
-    assert (result.verdict, result.passed) == ("survived", True), result.explanation
-    assert "samples hit by a fault are missing" in result.explanation
 
 
 NEVER = OpenError("*.rec", nth=10**6)

@@ -22,8 +22,6 @@ from support.epochs import alone, epoch
 from support.tries import ENOUGH, Tries
 
 NOBODY = 65534
-_NEW_MOUNTS = 0x20000
-_PRIVATE, _BIND = 1 << 18 | 1 << 14, 1 << 12
 _DROP = 24
 OVERRIDE = (1, 2)
 """CAP_DAC_OVERRIDE and CAP_DAC_READ_SEARCH, which let root read any file."""
@@ -101,19 +99,6 @@ def _other_user(folder):
     return read
 
 
-def _other_user_for_a_while(folder):
-    path = _private(folder)
-
-    def read():
-        os.seteuid(NOBODY)
-        try:
-            return _read(path)
-        finally:
-            os.seteuid(0)
-
-    return read
-
-
 def _fewer_capabilities(folder):
     """Dropped from the bounding set, they are gone with the next program."""
     path = folder / "a" / "x.bin"
@@ -143,22 +128,10 @@ def _new_root(folder):
     return read
 
 
-def _own_mounts(folder):
-    def read():
-        _check(libc.unshare(_NEW_MOUNTS))
-        _check(libc.mount(None, b"/", None, _PRIVATE, None))
-        _check(libc.mount(bytes(folder / "b"), bytes(folder / "a"), None, _BIND, None))
-        return _read(folder / "a" / "x.bin")
-
-    return read
-
-
 IDENTITIES = {
     "setuid": (_other_user, OTHER_RIGHTS),
-    "seteuid": (_other_user_for_a_while, OTHER_RIGHTS),
     "capabilities": (_fewer_capabilities, OTHER_RIGHTS),
     "chroot": (_new_root, ELSEWHERE),
-    "mounts": (_own_mounts, ELSEWHERE),
 }
 
 
@@ -191,7 +164,7 @@ def test_what_another_identity_opens(folder):
     prepare = {name: each for name, (each, _) in IDENTITIES.items()}
     hidden, injection = _as_bare(prepare, folder, "*.bin")
     opens = {name: {why: 1} for name, (_, why) in IDENTITIES.items()}
-    reads = {name: {ELSEWHERE.replace("open", "read"): 1} for name in ("chroot", "mounts")}
+    reads = {name: {ELSEWHERE.replace("open", "read"): 1} for name in ["chroot"]}
     assert hidden == {name: each | reads.get(name, {}) for name, each in opens.items()}
     assert 0 == injection.matched
 

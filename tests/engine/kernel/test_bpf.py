@@ -9,7 +9,6 @@ from fcntl import F_GETLK, LOCK_EX, LOCK_UN
 import pytest
 
 from pytest_dataloader_faults._engine.kernel import linux
-from pytest_dataloader_faults._engine.kernel.caller import Syscall, folder_link
 from pytest_dataloader_faults._engine.kernel.calls import CALLS as KNOWN
 from pytest_dataloader_faults._engine.kernel.calls import (
     FilterRequirements,
@@ -113,110 +112,6 @@ def answer(machine: str, name: str, *arguments: int, **requirements) -> str:
     needs = FilterRequirements(**requirements)
     code = program(SYSCALLS[machine], ARCHITECTURES[machine], needs)
     return decide(code, SYSCALLS[machine][name], ARCHITECTURES[machine], arguments).name
-
-
-DESCRIPTORS = {
-    **dict.fromkeys(["read", "pread64", "readv", "preadv", "preadv2"], 0),
-    **dict.fromkeys(["copy_file_range", "splice"], 0),
-    "sendfile": 1,
-    "mmap": 4,
-}
-"""Where the manual pages have the descriptor that is read from."""
-WRITTEN = {
-    **dict.fromkeys(["write", "pwrite64", "writev", "pwritev", "pwritev2"], 0),
-    **dict.fromkeys(["fallocate", "fsync", "fdatasync", "sendfile"], 0),
-    **dict.fromkeys(["copy_file_range", "splice"], 2),
-    "mmap": 4,
-}
-"""And the one that is written to."""
-WITHOUT_FLAGS = (
-    *("readlink", "chmod", "chown", "lchown", "listxattr", "llistxattr", "getxattr", "lgetxattr"),
-    *("setxattr", "lsetxattr", "removexattr", "lremovexattr"),
-)
-RELATIVE_WITHOUT_FLAGS = ("readlinkat", "fchmodat")
-"""Calls that read or change attributes, of a path or of one relative to a folder."""
-FLAGS = {
-    "open": 1,
-    **dict.fromkeys(["openat", "openat2"], 2),
-    **dict.fromkeys(["stat", "lstat", "access", "faccessat"]),
-    **dict.fromkeys(["newfstatat", "faccessat2", "utimensat"], 3),
-    **dict.fromkeys(["statx", "unlinkat"], 2),
-    **dict.fromkeys(["fchownat", "renameat2", "linkat"], 4),
-    **dict.fromkeys(["creat", "unlink", "rmdir", "rename", "renameat", "link", "symlink"]),
-    **dict.fromkeys(["symlinkat", "mkdir", "mkdirat", "mknod", "mknodat"]),
-    **dict.fromkeys(["truncate", "ftruncate", "ioctl"]),
-    **dict.fromkeys([*WITHOUT_FLAGS, *RELATIVE_WITHOUT_FLAGS]),
-}
-"""And the O_*, AT_* or RENAME_* flags."""
-OTHERS = {
-    "offset_at": dict.fromkeys(
-        ["pread64", "preadv", "preadv2", "pwrite64", "pwritev", "pwritev2"], 3
-    ),
-    "number_at": {"dup2": 1, "dup3": 1},
-    "path_at": {
-        "open": 0,
-        "creat": 0,
-        "openat": 1,
-        "openat2": 1,
-        "stat": 0,
-        "lstat": 0,
-        "newfstatat": 1,
-        "statx": 1,
-        "access": 0,
-        "faccessat": 1,
-        "faccessat2": 1,
-        "fchownat": 1,
-        "utimensat": 1,
-        **dict.fromkeys(["unlink", "rmdir", "rename", "link", "truncate"], 0),
-        **dict.fromkeys(["unlinkat", "renameat", "renameat2", "linkat"], 1),
-        **dict.fromkeys(WITHOUT_FLAGS, 0),
-        **dict.fromkeys(RELATIVE_WITHOUT_FLAGS, 1),
-    },
-    "new_path_at": {
-        **dict.fromkeys(["mkdir", "mknod"], 0),
-        **dict.fromkeys(["rename", "link", "symlink", "mkdirat", "mknodat"], 1),
-        "symlinkat": 2,
-        **dict.fromkeys(["renameat", "renameat2", "linkat"], 3),
-    },
-    "result_at": {"stat": 1, "lstat": 1, "newfstatat": 2, "statx": 4},
-}
-"""And what only some calls have."""
-
-
-NEW_FOLDERS = {
-    **dict.fromkeys(["mkdir", "mknod", "rename", "link", "symlink"]),
-    **dict.fromkeys(["mkdirat", "mknodat"], 0),
-    "symlinkat": 1,
-    **dict.fromkeys(["renameat", "renameat2", "linkat"], 2),
-}
-"""And the folder that a new path is relative to; None: the working directory."""
-
-
-def test_arguments_are_where_the_manual_pages_have_them():
-    """The other tests here take their places from the table of calls."""
-    of_paths = Role.OPENS, Role.EXAMINES, Role.CHANGES
-
-    assert {name: KNOWN[name].reads_fd for name in reading_calls()} == DESCRIPTORS
-    assert {name: KNOWN[name].writes_fd for name in writing_calls()} == WRITTEN
-    assert {name: KNOWN[name].flags_at for name in calls_with_role(*of_paths)} == FLAGS
-    for attribute, places in OTHERS.items():
-        attributes = {name: getattr(call, attribute) for name, call in KNOWN.items()}
-        assert {name: place for name, place in attributes.items() if place is not None} == places
-
-
-def test_the_folder_of_a_new_path_is_where_the_manual_pages_have_it():
-    """Before the path, unless the call has another path there, such as rename(2)."""
-    fds = tuple(range(70, 76))
-    links = {
-        name: folder_link(Syscall(1, 7, name, fds), call.new_path_at)
-        for name, call in KNOWN.items()
-        if call.new_path_at is not None
-    }
-
-    assert links == {
-        name: "/proc/7/cwd" if place is None else f"/proc/7/fd/{fds[place]}"
-        for name, place in NEW_FOLDERS.items()
-    }
 
 
 @rows(("machine", "name"), [case for case in CALLS if case[1] in OPENS])
