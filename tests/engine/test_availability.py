@@ -143,7 +143,7 @@ def test_probing_leaves_this_process_as_it_was():
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
 def test_a_probe_that_fails_says_nothing_of_the_kernel(monkeypatch, number):
-    monkeypatch.setattr(_engine, "_PROBE_SECONDS", 3.0)
+    monkeypatch.setattr(_engine, "_PROBE_SECONDS", 1.0)
     with monkeypatch.context() as patches:
         patches.setattr(_engine, "_filter_reason", lambda: os.kill(os.getpid(), number))
         _forget_availability()

@@ -10,7 +10,7 @@ from hypothesis.database import DirectoryBasedExampleDatabase
 from torch.utils.data import DataLoader
 
 from pytest_dataloader_faults import Verdict, explore, inject, run_trial
-from pytest_dataloader_faults.exceptions import FaultNotFiredError, InvalidArgumentError
+from pytest_dataloader_faults.exceptions import InvalidArgumentError
 from pytest_dataloader_faults.fake_files import FakeDatasetFs
 from pytest_dataloader_faults.faults import (
     ReadError,
@@ -45,24 +45,6 @@ def test_a_worker_imports_from_the_real_disk(files, method):
     outcome = run_trial(lambda: reader, ShortRead("*", max_bytes=3), loader=loader)
     assert outcome.exception is None
     assert outcome.fired >= COUNT * (SIZE // 3)
-
-
-class HoldsOpen(FakeRecords):
-    """Opens its files where it is made."""
-
-    def __init__(self) -> None:
-        super().__init__(read=self.of_open)
-        self.files = {path: open(path, "rb") for path in self.paths}
-
-    def of_open(self, path: str) -> bytes:
-        self.files[path].seek(0)
-        return self.files[path].read()
-
-
-def test_no_fault_reaches_a_file_that_was_open_before(files):
-    dataset = HoldsOpen()
-    with pytest.raises(FaultNotFiredError), inject(ReadError("*/03.rec")):
-        list(DataLoader(dataset, num_workers=1))
 
 
 def test_a_stray_entry_is_refused(fake_dataset_fs):

@@ -200,12 +200,9 @@ def _error(path):
     return str(caught.value)
 
 
-@pytest.mark.parametrize("options", [(), ("-p", "xdist", "-n", "1")])
-def test_a_test_that_is_missing_is_reported(suite, options):
-    if options:
-        pytest.importorskip("xdist")
+def test_a_test_that_is_missing_is_reported(suite):
     missing = ["test_gone.py::test_zeros", f"{ZEROS}_renamed"]
     suite.pytester.makepyfile(b="")
     _write(suite, {test: {"open-error": ""} for test in (*missing, OTHER)})
-    result = suite.run(SUITE.replace("def test_healthy", "def helper"), BASELINE, *options)
+    result = suite.run(SUITE.replace("def test_healthy", "def helper"), BASELINE)
     result.stdout.fnmatch_lines([f"baseline.json lists missing tests: {', '.join(missing)}"])

@@ -98,7 +98,7 @@ def test_every_search_shrinks_to_the_end(records):
     profile = survey(lambda: Records(records), deadline=10)
     drawn = cases(profile, ALONE, 2, max_faults=3, kinds=strategies.DEFAULT_KINDS)
     shrunk = []
-    for first_seed in (0, 1, 4):  # They find it soon.
+    for first_seed in (0, 1):  # They find it soon.
         search = Ruled(profile, lambda: None)
         if search.run(drawn, first_seed, settings(max_examples=200, database=None, deadline=None)):
             shrunk.append(sorted(map(repr, search.failed.case.schedule)))
@@ -215,34 +215,6 @@ def test_a_survey_names_the_files_that_are_read(records):
     assert list(files.count("opens")) == [f"*/{number:02}.rec" for number in range(16)]
     assert set(files.count("reads").values()) == {2}
     assert (files.together["reads"], files.batches, files.samples) == ("*.rec", 4, 16)
-
-
-STATISTICS = """
-from pathlib import Path
-
-from hypothesis import given, settings
-
-from pytest_dataloader_faults import strategies
-from pytest_dataloader_faults.faults import OpenError
-from pytest_dataloader_faults.search import replay
-from support.datasets import Records, write_records
-
-FOLDER = write_records(Path(__file__).with_name("records"))
-
-
-@settings(max_examples=2, deadline=None, database=None)
-@given(strategies.fault_schedules(files="*.rec", kinds=[OpenError]))
-def test_x(schedule):
-    replay(lambda: Records(FOLDER), *schedule, loader={"num_workers": 1})
-"""
-
-
-def test_the_statistics_tell_verdicts_and_faults(inner):
-    result = inner(STATISTICS, "--hypothesis-show-statistics", "--hypothesis-seed=1")
-    result.assert_outcomes(passed=1)
-    result.stdout.fnmatch_lines(["test_inner.py::test_x:"])
-    result.stdout.fnmatch_lines(["*%, OpenError: fired*"])
-    result.stdout.fnmatch_lines(["*%, verdict: *"])
 
 
 def test_batches_may_come_as_they_are_ready(records):

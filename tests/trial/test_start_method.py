@@ -16,6 +16,7 @@ from pytest_dataloader_faults._trial.warden import preload
 from support.datasets import Records
 from support.inner import PRELOADED, PYTHONPATH, start_python
 from support.judging import judge_trial
+from support.rows import slow
 from support.served import VARIABLE, ForkedWorkers, KeepsFile, LeavesAProcess, Surroundings
 from support.troublemakers import Replaced
 from support.waiting import output_of, until
@@ -157,7 +158,7 @@ def test_it_ends_with_the_process_that_started_it(records, tmp_path):
 @pytest.mark.parametrize(
     ("fails", "verdict"),
     [
-        (True, "fails_without_fault"),
+        slow(True, "fails_without_fault"),  # torch waits for the other worker.
         (False, "hung"),
     ],
 )
