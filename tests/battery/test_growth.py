@@ -7,11 +7,9 @@ import itertools
 import mmap
 import os
 import signal
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from torch.utils.data import (
@@ -55,9 +53,6 @@ from support.waiting import allowed
 
 GROWTH = "persistent-workers"
 (_GROWTH_SCENARIO,) = CHECKS[GROWTH].plan(None)
-_malloc, _memset = ctypes.CDLL(None).malloc, ctypes.CDLL(None).memset
-_malloc.restype, _malloc.argtypes = ctypes.c_void_p, (ctypes.c_size_t,)
-_memset.argtypes = (ctypes.c_void_p, ctypes.c_int, ctypes.c_size_t)
 
 
 def _run_check(make_dataset, result=result_of, **options):
@@ -188,37 +183,15 @@ def test_cache_on_the_disk_is_no_leftover(records):
     assert any(each.leftover_files for each in result.outcome.workers)
 
 
-def total_size(value: Any) -> int:
-    """The number of characters in *value*, whose every object is read."""
-    if isinstance(value, str | bytes):
-        return len(value)
-    if isinstance(value, int):
-        return value % 7
-    if isinstance(value, np.ndarray | torch.Tensor):
-        return int(value.sum())
-    values = value.values() if isinstance(value, dict) else value
-    return sum(map(total_size, values))
-
-
-class InMemory(Dataset[int]):
-    """Reads every object of a record."""
-
-    def __init__(self, records: Sequence[Any]) -> None:
-        self.records = records
-
-    def __len__(self) -> int:
-        return len(self.records)
-
-    def __getitem__(self, index: int) -> int:
-        return total_size(self.records[index])
-
-
-class Caches(InMemory):
+class Caches(Dataset[int]):
     """Each worker keeps what it has decoded: all of it, or as much as *limit* says."""
 
     def __init__(self, count: int, limit: int | None = None) -> None:
-        super().__init__(range(count))
+        self.count = count
         self.decode = functools.lru_cache(limit)(lambda index: bytes(2000) + b"%d" % index)
+
+    def __len__(self) -> int:
+        return self.count
 
     def __getitem__(self, index: int) -> int:
         return len(self.decode(index))
@@ -258,7 +231,7 @@ def test_what_fills_free_memory_is_kept_and_not_copied() -> None:
     ids=["random", "some", "rank", "endless", "text"],
 )
 def test_indices_of_an_epoch(sampler: Any, count: int) -> None:
-    loader = DataLoader(InMemory(["x"] * 8), num_workers=1, sampler=sampler)
+    loader = DataLoader(["x"] * 8, num_workers=1, sampler=sampler)
     indices = list(indices_of_epoch(loader, loader._index_sampler, seconds=60))
 
     assert len(indices) == count

@@ -1,6 +1,5 @@
 """Which faults a check asks for, given what workers did in a run without a fault."""
 
-import errno
 from dataclasses import replace
 
 import pytest
@@ -57,13 +56,6 @@ def _scenarios(name, workload):
     return [each for each in CHECKS[name].plan_scenarios(workload) if each.unless_met is None]
 
 
-def _plan(name, workload):
-    """The faults of each scenario, or the reason why there is none."""
-    if refusal := refusal_of(CHECKS[name].plan_scenarios, workload):
-        return refusal.reason
-    return [each.faults for each in _scenarios(name, workload)]
-
-
 def _titles(name, workload):
     return [each.title for each in _scenarios(name, workload)]
 
@@ -72,40 +64,139 @@ READ = FileCounts(1, 2, 64)
 MAPPED = FileCounts(0, 1, 0)
 """Before the worker began."""
 OPENED = FileCounts(1, 0, 0)
+WROTE = {"/trial/a.pt": FileCounts(1, 0, 0, 1)}
+TWO_READERS = ({A: READ, B: READ}, {A: READ})
+OF_ONE_FAULT = """
+    missing-file open-error read-error read-error-once truncated-file empty-file closed-descriptor
+    hung-read descriptor-exhaustion worker-killed-sending
+""".split()
+OF_CONNECTIONS = "hung-read connection-error http-error".split()
 
 
-@rows(
-    ("check", "expected"),
-    [
-        ("missing-file", faults.OpenError(B, errno=errno.ENOENT)),
-        ("open-error", faults.OpenError((A, B), errno.EACCES)),
-        ("read-error", faults.ReadError((A, B))),
-        ("read-error-once", faults.ReadError((A, B), times=1)),
-        ("truncated-file", faults.TruncatedFile((A, B), keep=0.5)),
-        ("empty-file", faults.TruncatedFile(B, keep=0)),
-        ("closed-descriptor", faults.ClosedDescriptor((A, B))),
-        ("hung-read", faults.HungRead((A, B))),
-        ("descriptor-exhaustion", faults.DescriptorExhaustion()),
-        ("worker-killed-sending", faults.WorkerKilled(sending=True)),
-    ],
-)
-def test_a_check_of_one_fault(check, expected, real):
-    assert _plan(check, _workload(real, {A: READ, B: READ}, {A: READ})) == [(expected,)]
+def _numbered(count):
+    return {f"/data/{number:02}.bin": READ for number in range(count)}
 
 
-@rows(
-    ("counts", "titles"),
-    [
-        (READ, ["a.bin and 2 files like it", "i.json"]),
-        (OPENED, ["a.bin and 2 files like it", "i.json"]),
-        (MAPPED, ["a.bin and 2 files like it"]),
-        (FileCounts(0, 0, 0, 1), [""]),
-    ],
-)
-def test_files_of_another_kind_are_checked_separately(counts, titles, real):
-    workload = _workload(real, {"/data/i.json": counts, A: READ, B: READ, C: READ})
+def _reads(count, **counts):
+    return {A: FileCounts(1, count, 99, **counts)}
 
-    assert _titles("open-error", workload) == titles
+
+def _plans(real):
+    """A title, the check and the workload of each plan."""
+    yield from _of_files(real)
+    yield from _of_reads(real)
+    yield from _of_kinds_of_use(real)
+    yield from _before_workers(real)
+    for writes in ((1, 0), (2, 0), (1, 3), (4, 2)):
+        files = [{"/trial/a.pt": FileCounts(1, 0, 0, count)} for count in writes]
+        yield f"{writes} writes", "write-error", _workload(real, *files, writable=("/trial",))
+    for check in OF_CONNECTIONS:
+        yield "connections", check, _workload(real, {}, tallies={"connections": {PEER: 2}})
+    served = _workload(real, {A: READ}, start_method="forkserver")
+    yield "forkserver", "worker-killed-sending", served
+
+
+def _of_files(real):
+    for check in OF_ONE_FAULT:
+        yield "two readers", check, _workload(real, *TWO_READERS)
+    for name, counts in (
+        ("read", READ),
+        ("opened", OPENED),
+        ("mapped", MAPPED),
+        ("written", FileCounts(0, 0, 0, 1)),
+    ):
+        files = {"/data/i.json": counts, A: READ, B: READ, C: READ}
+        yield f"another kind, {name}", "open-error", _workload(real, files)
+    for count in (1, 2, 5, 32):
+        yield f"{count} files", "corrupted-file", _workload(real, _numbered(count))
+    for count in (1, 2, 3, 4):
+        # The second read of each finds its end, and fails in no reader.
+        yield f"{count} files", "read-error", _workload(real, _numbered(count))
+
+
+def _of_reads(real):
+    for reads in ((2, 0), (3, 3), (5, 1), (3, 6)):
+        workers = [_reads(count, longest=2, longest_bytes=32) for count in reads]
+        yield f"halfway of {reads} reads", "read-error", _workload(real, *workers)
+    for longest in (0, 24, 25, 26):
+        # A reader may check the length of its short header, but not of the rest.
+        files = {A: FileCounts(1, 4, 100, longest=2, longest_bytes=longest)}
+        yield f"of 100 bytes, {longest} at once", "short-read", _workload(real, files)
+    for reads in (1000, 1001, 1999, 4000):
+        files = {A: FileCounts(1, reads, reads)}
+        yield f"{reads} reads", "short-read", _workload(real, files)
+    longest = _reads(9, longest=5, longest_offset=64, longest_bytes=32)
+    for name, files in (("longest", longest), ("9 reads", _reads(9)), ("1 read", _reads(1))):
+        yield name, "read-error-once", _workload(real, files)
+    short, long = (
+        FileCounts(1, 9, 99, longest=2, longest_offset=8, longest_bytes=size) for size in (16, 32)
+    )
+    yield "of two", "read-error-once", _workload(real, {A: short}, {B: long, C: short})
+
+
+def _of_kinds_of_use(real):
+    for name, *workers in (
+        ("both read", {A: READ}, {A: READ}),
+        ("one only mapped it", {A: MAPPED}, {A: READ}),
+        ("one does nothing", {}, {A: FileCounts(0, 1, 9)}),
+        ("it reads nothing", {}, {A: FileCounts(1, 1, 0)}),
+        ("only mapped", {A: MAPPED}),
+        ("two write", {A: FileCounts(1, 0, 0, 1)}, WROTE, WROTE),
+    ):
+        yield name, "worker-killed", _workload(real, *workers, writable=("/trial",))
+    for name, files in (
+        ("read", {A: READ, B: MAPPED}),
+        ("at its end", {A: FileCounts(1, 1, 0), B: MAPPED}),
+        ("read, opened before", {A: FileCounts(0, 1, 9), B: OPENED}),
+        ("mapped", {A: MAPPED}),
+        ("opened", {A: OPENED}),
+    ):
+        yield name, "truncated-file", _workload(real, files)
+
+
+def _before_workers(real):
+    for name, counts in (
+        ("mapped", MAPPED),
+        ("at its end", FileCounts(0, 1, 0)),
+        ("opened", OPENED),
+    ):
+        at_rest = replace(_workload(real, {A: counts}), is_at_rest=True)
+        before = replace(at_rest, is_at_rest=False, at_rest=(at_rest,))
+        yield f"{name}, damaged before", "truncated-file", before
+    in_workers = _workload(real, {A: READ, B: READ})
+    at_rest = replace(in_workers, paths=frozenset({A}), is_at_rest=True)
+    parts = at_rest, replace(in_workers, paths=frozenset({B}))
+    yield "each run writes one of two", "empty-file", replace(in_workers, at_rest=parts)
+    main = replace(in_workers.fault_free.workers[0], worker=None, files={B: READ})
+    run = revised(in_workers.fault_free, processes=(main, *in_workers.fault_free.workers))
+    at_rest = replace(in_workers, fault_free=run, is_at_rest=True)
+    yield "the constructor reads", "read-error", replace(in_workers, at_rest=(at_rest,))
+    for name, method, files in (
+        ("mapped before", "fork", {A: MAPPED}),
+        ("mapped before", "spawn", {A: MAPPED}),
+        ("opened", "fork", {A: OPENED}),
+        ("no files", "fork", {}),
+    ):
+        workload = _workload(real, files, start_method=method)
+        yield f"{name}, {method}", "open-error", workload
+
+
+def _describe(check, workload):
+    """The faults of each scenario with its title, and the reason why there is none."""
+    if refusal := refusal_of(CHECKS[check].plan_scenarios, workload):
+        return f"{refusal.reason}\n{refusal.group}".strip()
+    lines = []
+    for each in _scenarios(check, workload):
+        when = " before init" if each.processes == run_epochs(before_init=True) else ""
+        lines.append(f"{each.title or 'it'}{when}: {', '.join(map(repr, each.faults))}")
+    return "\n".join(lines)
+
+
+def test_texts_of_plans(real, golden):
+    texts = {
+        f"{check}, {title}": _describe(check, workload) for title, check, workload in _plans(real)
+    }
+    golden("plans", texts)
 
 
 def test_files_of_the_same_name_are_told_apart_by_their_folders(real):
@@ -122,184 +213,11 @@ def test_files_of_the_same_name_are_told_apart_by_their_folders(real):
 def test_a_text_is_cut_between_two_lines_as_well(real, tmp_path):
     text = tmp_path / "lines.txt"
     text.write_text("".join(f"line {number}\n" for number in range(100)), encoding="ascii")
-    half, tail = _plan("truncated-file", _workload(real, {str(text): READ}))
+    scenarios = _scenarios("truncated-file", _workload(real, {str(text): READ}))
+    half, tail = (each.faults for each in scenarios)
 
     assert half == (faults.TruncatedFile(str(text), keep=0.5),)
     assert text.read_bytes()[: tail[0].keep].endswith(b"\n")
-
-
-@rows(("reads", "nth"), [((2, 0), 2), ((3, 3), 2), ((5, 1), 2), ((3, 6), 3)])
-def test_halfway_is_that_of_the_busiest_worker(reads, nth, real):
-    files = [{A: FileCounts(1, count, 64, longest=2, longest_bytes=32)} for count in reads]
-
-    assert _plan("read-error", _workload(real, *files)) == [(faults.ReadError(A, nth=nth),)]
-
-
-@rows(("longest", "cut"), [(0, 0.5), (25, 0.5), (26, 25)])
-def test_only_reads_that_are_longer_than_others_are_cut(longest, cut, real):
-    """A reader may check the length of its short header, but not of the rest."""
-    counts = FileCounts(1, 4, 100, longest=2, longest_bytes=longest)
-
-    assert _plan("short-read", _workload(real, {A: counts})) == [
-        (faults.ShortRead(A, max_bytes=cut),)
-    ]
-
-
-@rows(("reads", "step"), [(1000, None), (1001, 3), (1999, 3), (4000, 9)])
-def test_of_very_many_reads_some_are_cut(reads, step, real):
-    planned, *_ = _plan("short-read", _workload(real, {A: FileCounts(1, reads, reads)}))
-
-    if step is None:
-        assert planned == (faults.ShortRead(A, max_bytes=0.5),)
-    else:
-        first_fault = faults.ShortRead(A, max_bytes=0.5, times=1000)
-        assert planned == (first_fault, faults.ShortRead(A, max_bytes=0.5, every=step))
-
-
-@rows(("count", "damaged"), [(1, [0]), (2, [0]), (5, [0, 2, 4]), (32, range(0, 32, 4))])
-def test_damage_is_next_to_intact_files(count, damaged, real):
-    paths = [f"/data/{number:02}.bin" for number in range(count)]
-    ((fault,),) = _plan("corrupted-file", _workload(real, dict.fromkeys(paths, READ)))
-
-    assert fault.globs == tuple(paths[number] for number in damaged)
-
-
-WROTE = {"/trial/a.pt": FileCounts(1, 0, 0, 1)}
-FIRST = faults.WorkerKilled()
-
-
-@rows(
-    ("files", "deaths"),
-    [
-        (({A: READ}, {A: READ}), [FIRST, faults.WorkerKilled(reading=A, worker=0)]),
-        (({A: MAPPED}, {A: READ}), [FIRST, faults.WorkerKilled(reading=A, worker=1)]),
-        (({}, {A: FileCounts(0, 1, 9)}), [FIRST, faults.WorkerKilled(reading=A, worker=1)]),
-        (({}, {A: FileCounts(1, 1, 0)}), [FIRST, faults.WorkerKilled(reading=A, worker=1)]),
-        (({A: MAPPED},), [FIRST]),
-        (
-            ({A: FileCounts(1, 0, 0, 1)}, WROTE, WROTE),
-            [FIRST, faults.WorkerKilled(writing="/trial/*", worker=1)],
-        ),
-    ],
-)
-def test_a_worker_dies_while_it_uses_files(files, deaths, real):
-    plan = _plan("worker-killed", _workload(real, *files, writable=("/trial",)))
-
-    assert plan == [(death,) for death in deaths]
-
-
-@rows(
-    ("files", "cut"),
-    [
-        ({A: READ, B: MAPPED}, A),
-        ({A: FileCounts(1, 1, 0), B: MAPPED}, A),
-        ({A: FileCounts(0, 1, 9), B: OPENED}, A),
-        ({A: MAPPED}, "read only files that were mapped before they started"),
-        ({A: OPENED}, "its workers read no data file"),
-    ],
-)
-def test_a_file_that_is_cut_off_can_be_found_so(files, cut, real):
-    plan = _plan("truncated-file", _workload(real, files))
-
-    if cut in files:
-        assert plan == [(faults.TruncatedFile(cut, keep=0.5),)]
-    else:
-        assert cut in plan
-
-
-@rows(("counts", "cut"), [(MAPPED, A), (FileCounts(0, 1, 0), A), (OPENED, "read a data file")])
-def test_a_file_that_is_mapped_later_can_be_damaged_before(counts, cut, real):
-    at_rest = replace(_workload(real, {A: counts}), is_at_rest=True)
-    workload = replace(at_rest, is_at_rest=False, at_rest=(at_rest,))
-    plan = _plan("truncated-file", workload)
-
-    assert plan == [(faults.TruncatedFile(A, keep=0.5),)] if cut == A else cut in plan
-
-
-def test_files_that_each_run_writes_are_damaged_in_the_workers(real):
-    in_workers = _workload(real, {A: READ, B: READ})
-    at_rest = replace(in_workers, paths=frozenset({A}), is_at_rest=True)
-    parts = at_rest, replace(in_workers, paths=frozenset({B}))
-    scenarios = _scenarios("empty-file", replace(in_workers, at_rest=parts))
-
-    assert [each.faults[0].path for each in scenarios] == [A, B]
-    assert [each.processes for each in scenarios] == [
-        run_epochs(before_init=is_before) for is_before in (True, False)
-    ]
-
-
-@rows(("files", "nth"), [(1, 1), (2, 1), (3, 3), (4, 3)])
-def test_a_read_that_only_finds_the_end_of_a_file_does_not_fail(files, nth, real):
-    paths = [f"/data/{number}.bin" for number in range(files)]
-    (plan,) = _plan("read-error", _workload(real, dict.fromkeys(paths, READ)))
-
-    assert [each.nth for each in plan] == [nth]
-
-
-def test_the_constructor_meets_a_disk_that_fails_if_it_reads(real):
-    in_workers = _workload(real, {A: READ, B: READ})
-    main = replace(in_workers.fault_free.workers[0], worker=None, files={B: READ})
-    run = revised(in_workers.fault_free, processes=(main, *in_workers.fault_free.workers))
-    at_rest = replace(in_workers, fault_free=run, is_at_rest=True)
-    workload = replace(in_workers, at_rest=(at_rest,))
-
-    assert _plan("read-error", workload) == [
-        (faults.ReadError((A, B)),),
-        (faults.ReadError(B),),
-    ]
-    assert _titles("read-error", workload) == ["from halfway on", "from the constructor on"]
-
-
-@rows(
-    ("start_method", "files", "group", "is_advised"),
-    [
-        ("fork", {A: MAPPED}, True, True),
-        ("spawn", {A: MAPPED}, True, False),
-        ("fork", {A: OPENED}, False, False),
-        ("fork", {}, False, False),
-    ],
-)
-def test_files_that_were_open_before_are_a_group(start_method, files, group, is_advised, real):
-    workload = _workload(real, files, start_method=start_method)
-    refusal = refusal_of(CHECKS["open-error"].plan_scenarios, workload)
-
-    if refusal:
-        assert bool(refusal.group) == group
-        assert ("'multiprocessing_context': 'forkserver'" in refusal.reason) == is_advised
-    else:
-        assert not group
-
-
-@pytest.mark.parametrize(("start_method", "applies"), [("fork", True), ("forkserver", False)])
-def test_a_death_within_a_message_needs_a_child(start_method, applies, real):
-    plan = _plan("worker-killed-sending", _workload(real, {A: READ}, start_method=start_method))
-
-    assert isinstance(plan, list) == applies
-
-
-@rows(
-    ("counts", "nth"),
-    [
-        (FileCounts(1, 9, 99, longest=5, longest_offset=64, longest_bytes=32), 5),
-        (FileCounts(1, 9, 99), 3),
-        (FileCounts(1, 1, 99), 1),
-    ],
-)
-def test_a_single_error_is_at_a_later_read(counts, nth, real):
-    plan = _plan("read-error-once", _workload(real, {A: counts}))
-
-    assert plan == [(faults.ReadError(A, nth=nth, times=1),)]
-
-
-def test_the_longest_of_all_reads_is_named(real):
-    short, long = (
-        FileCounts(1, 9, 99, longest=2, longest_offset=8, longest_bytes=size) for size in (16, 32)
-    )
-    workload = _workload(real, {A: short}, {B: long, C: short})
-
-    assert _titles("read-error-once", workload) == [
-        "read 2 of b.bin, which is the longest: 32 bytes at 8"
-    ]
 
 
 @rows(
@@ -325,42 +243,6 @@ def test_a_stream_is_tried_with_more_workers(samples, files, workers, expected, 
     assert scenarios[0].loader == {}
     changes = [dict(each.loader) for each in scenarios[1:]]
     assert changes == ([{"num_workers": expected, "drop_last": False}] if expected else [])
-
-
-@rows(("writes", "nths"), [((1, 0), [1]), ((2, 0), [2]), ((1, 3), [2, 3]), ((4, 2), [3, 4])])
-def test_a_disk_fills_up_halfway(writes, nths, real):
-    files = [{"/trial/a.pt": FileCounts(1, 0, 0, count)} for count in writes]
-    plan = _plan("write-error", _workload(real, *files, writable=("/trial",)))
-
-    assert plan == [(faults.WriteError("/trial/*", errno.ENOSPC, nth=nth),) for nth in nths]
-
-
-@rows(
-    ("check", "titles", "expected"),
-    [
-        ("hung-read", [""], faults.HungRead("tcp://*")),
-        (
-            "connection-error",
-            [
-                "refused",
-                "closed after 1024 bytes of a response",
-                "reset after a few responses",
-                "reset once, after 1024 bytes of a response",
-            ],
-            faults.ConnectionReset("tcp://*", after=1024, times=1),
-        ),
-        (
-            "http-error",
-            ["404", "503 after a few requests", "a page with status 200"],
-            faults.HttpError("tcp://*", 200),
-        ),
-    ],
-)
-def test_checks_of_connections(check, titles, expected, real):
-    workload = _workload(real, {}, tallies={"connections": {PEER: 2}})
-
-    assert _titles(check, workload) == titles
-    assert _plan(check, workload)[-1] == (expected,)
 
 
 @rows(

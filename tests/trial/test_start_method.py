@@ -83,13 +83,6 @@ def test_what_cannot_be_pickled_gets_advice(records):
     assert "pytest_dataloader_faults/_" not in text  # No traceback through the plugin.
 
 
-@pytest.mark.usefixtures("default")
-def test_that_advice_is_true(records):
-    loader = {"num_workers": 1, "multiprocessing_context": "fork"}
-    outcome = run_trial(lambda: KeepsFile(records), loader=loader)
-    assert (outcome.loader.start_method, outcome.exception) == ("fork", None)
-
-
 SERVED = {"multiprocessing_context": "forkserver", "num_workers": 2, "batch_size": 4}
 
 
