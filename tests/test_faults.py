@@ -6,28 +6,20 @@ import errno
 import inspect
 import json
 import pickle
-import re
 import signal
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 
-from pytest_dataloader_faults import Contract, faults
+from pytest_dataloader_faults import faults
 from pytest_dataloader_faults._arguments import suggest_name
 from pytest_dataloader_faults.battery.checks import CHECKS
 from pytest_dataloader_faults.exceptions import InvalidArgumentError
 from pytest_dataloader_faults.faults import (
-    ClosedDescriptor,
-    ConnectError,
-    ConnectionReset,
     DescriptorExhaustion,
-    HungRead,
-    MemoryExhaustion,
     OpenError,
-    ReadError,
     SlowRead,
-    ThreadExhaustion,
     TruncatedFile,
     WorkerKilled,
 )
@@ -119,39 +111,6 @@ def test_a_fault_happens_where_its_arguments_are_about(fault):
 @EVERY_KIND
 def test_repr_of_defaults_is_short(kind):
     assert f"{kind.__name__}()" == repr(kind())
-
-
-@rows(
-    ("data", "message"),
-    [
-        ({}, "with kind OpenError or ReadError"),
-        ({"kind": "ReadErorr"}, "with kind OpenError or ReadError"),
-        (
-            {"kind": "ReadError", "path": "*", "nht": 2},
-            r"unexpected keyword argument 'nht'\. Did you mean 'nth'\?",
-        ),
-        ({"kind": "ReadError", "path": "*", "nth": 0}, "nth=0 must be an int, 1 or more"),
-    ],
-    ids=str,
-)
-def test_data_that_is_no_fault_is_refused(data, message):
-    with pytest.raises(InvalidArgumentError, match=message):
-        faults.from_dict(data)
-
-
-@rows(
-    "make, options, message",
-    [
-        (faults.ReadError, {"nht": 2}, "ReadError got an unexpected keyword argument 'nht'. Did y"),
-        (Contract, {"may_skp": True}, "argument 'may_skp'. Did you mean 'may_skip' or"),
-        (faults.WorkerKilled, {"path": "*"}, "argument 'path'. Its arguments are signal, at, wor"),
-        (Contract, {"xyz": 1}, "argument 'xyz'. Its arguments are survives, names_file, may_skip"),
-    ],
-)
-def test_an_argument_that_there_is_not_is_named(make, options, message):
-    with pytest.raises(InvalidArgumentError) as caught:
-        make(**options)
-    assert message in str(caught.value)
 
 
 @rows(
@@ -254,37 +213,6 @@ def test_invalid_argument_is_refused(kind, name, value):
     assert isinstance(caught.value, ValueError)
     if name == "errno":  # The example is one that this kind accepts.
         kind(errno=getattr(errno, text.rpartition("errno.")[2]))
-
-
-@rows(
-    ("make", "message"),
-    [
-        (lambda: ClosedDescriptor(sample=3, nth=2), "sample=3 must be the only trigger"),
-        (lambda: WorkerKilled(sample=3, at=2), "sample=3 must be passed without at and worker"),
-        (lambda: WorkerKilled(sample=3, reading="*"), "reading='*' must be passed without sample"),
-        (lambda: WorkerKilled(sample=3, sending=True), "sending=True must be passed without"),
-        (lambda: WorkerKilled(reading="*", sending=True), "sending=True must be passed without"),
-        (
-            lambda: WorkerKilled(reading="a", writing="b"),
-            "writing='b' must be passed without reading",
-        ),
-        (lambda: OpenError("tcp://*"), "must be a glob of files; the faults of TCP connections"),
-        (lambda: ReadError(("*", "tcp://*")), "connections are ConnectError, ConnectionReset, Con"),
-        (
-            lambda: WorkerKilled(reading="tcp://*"),
-            "reading='tcp://*' must be a glob of files; the faults of TCP",
-        ),
-        (lambda: ConnectError("tcp://localhost:*"), "the address of a TCP connection, such as"),
-        (lambda: HungRead(("*", "tcp://*.example.org")), "connect(2) gets no host name"),
-        (lambda: ConnectError("*.jpg"), "path='*.jpg' must be a glob of connections, such as"),
-        (lambda: ThreadExhaustion("*.jpg"), "(1 is the first). The fault has no path"),
-        (lambda: MemoryExhaustion(Path("a.jpg")), "The fault has no path"),
-        (lambda: ConnectionReset(("tcp://*", "*")), "must be a glob of connections, such as"),
-    ],
-)
-def test_arguments_that_cannot_come_together_are_refused(make, message):
-    with pytest.raises(InvalidArgumentError, match=re.escape(message)):
-        make()
 
 
 @EVERY_KIND

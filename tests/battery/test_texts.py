@@ -1,12 +1,14 @@
 """The complete texts of checks, of reasons why they do not apply, and of refused arguments."""
 
+import functools
 import signal
 from collections import defaultdict
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
-from pytest_dataloader_faults import _settings, exceptions, faults
+from pytest_dataloader_faults import Contract, _settings, exceptions, faults
 from pytest_dataloader_faults.battery import checking, runner, sweeping, targets
 from pytest_dataloader_faults.battery.checks import CHECKS
 from pytest_dataloader_faults.battery.checks.memory import WorkerMemory
@@ -274,13 +276,6 @@ ARGUMENTS = {
     "no fault": inject,
     "glob": lambda: inject("*.jpg"),
     "errno": lambda: faults.ReadError(errno=0),
-    "host name": lambda: faults.ConnectError("tcp://localhost:80"),
-    "connection": lambda: faults.ReadError("tcp://*"),
-    "file": lambda: faults.ConnectError("*.jpg"),
-    "two triggers": lambda: faults.ClosedDescriptor(sample=3, nth=2),
-    "sample and worker": lambda: faults.WorkerKilled(sample=3, at=2),
-    "argument": lambda: faults.ReadError(nht=2),
-    "kind": lambda: faults.from_dict({"kind": "ReadErorr"}),
     "unknown check": lambda: checking.select_checks("open-eror"),
     "no name": lambda: checking.select_checks(only=""),
     "no check left": lambda: checking.select_checks("pickles", "pickles"),
@@ -293,9 +288,39 @@ ARGUMENTS = {
 }
 
 
+CALLS = [
+    "ReadError(nht=2)",
+    "WorkerKilled(path='*')",
+    "Contract(may_skp=True)",
+    "Contract(xyz=1)",
+    "from_dict({})",
+    "from_dict({'kind': 'ReadErorr'})",
+    "from_dict({'kind': 'ReadError', 'path': '*', 'nht': 2})",
+    "from_dict({'kind': 'ReadError', 'path': '*', 'nth': 0})",
+    "ClosedDescriptor(sample=3, nth=2)",
+    "WorkerKilled(sample=3, at=2)",
+    "WorkerKilled(sample=3, reading='*')",
+    "WorkerKilled(sample=3, sending=True)",
+    "WorkerKilled(reading='*', sending=True)",
+    "WorkerKilled(reading='a', writing='b')",
+    "WorkerKilled(reading='tcp://*')",
+    "OpenError('tcp://*')",
+    "ReadError(('*', 'tcp://*'))",
+    "HungRead(('*', 'tcp://*.example.org'))",
+    "ConnectError('tcp://localhost:*')",
+    "ConnectError('*.jpg')",
+    "ConnectionReset(('tcp://*', '*'))",
+    "ThreadExhaustion('*.jpg')",
+    "MemoryExhaustion(Path('a.jpg'))",
+]
+"""Arguments that there are not, or that cannot come together."""
+NAMES = {**vars(faults), "Contract": Contract, "Path": Path}
+
+
 def test_texts_of_refused_arguments(golden):
     texts = {"no fault at all": explain_invalid_fault(3)}
-    for title, call in ARGUMENTS.items():
+    calls = {code: functools.partial(eval, code, NAMES) for code in CALLS}
+    for title, call in {**ARGUMENTS, **calls}.items():
         with pytest.raises(exceptions.InvalidArgumentError) as refused:
             call()
         texts[title] = str(refused.value)
