@@ -27,16 +27,6 @@ from support.specimens import BadSample, Unsharded, ZerosOnError
 FIRST = "read-error"
 
 
-def test_healthy_dataset_gives_one_passed_result_per_check(records):
-    results = check_dataset(lambda: Records(records), only=["open-error", FIRST, "pickles"])
-
-    assert [each.check for each in results] == ["pickles", "open-error", FIRST]
-    assert {(True, False, True)} == {(each.passed, each.failed, each.applies) for each in results}
-    assert [each.verdict for each in results] == ["survived", "failed_cleanly", "failed_cleanly"]
-    assert [len(each.outcome.schedule) for each in results] == [0, 1, 1]
-    assert all(each.explanation.startswith(f"{each.verdict}: ") for each in results)
-
-
 @pytest.mark.parametrize(
     ("only", "exclude", "expected"),
     [
@@ -56,21 +46,6 @@ def test_healthy_dataset_gives_one_passed_result_per_check(records):
 )
 def test_selection(only, exclude, expected):
     assert expected == select_checks(only, exclude)
-
-
-@pytest.mark.parametrize(
-    ("argument", "value", "allowed"),
-    [
-        ("contract", {"survives": True}, r"must be a Contract\(...\)"),
-        ("expected_failures", [FIRST], "a dict with a reason for each check"),
-        ("expected_failures", {FIRST: ""}, "a dict with a reason for each check"),
-        ("files", [], "must be a glob or a list of globs"),
-        ("files", [b"*"], "must be a glob or a list of globs"),
-    ],
-)
-def test_argument_of_the_wrong_kind_is_refused(argument, value, allowed, records):
-    with pytest.raises(InvalidArgumentError, match=rf"{argument}=.*{allowed}"):
-        check_dataset(lambda: Records(records), **{argument: value})
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,6 @@ from torch.utils.data import DataLoader
 from pytest_dataloader_faults import Contract, check_dataset
 from pytest_dataloader_faults._trial import take_reference
 from pytest_dataloader_faults.exceptions import (
-    InvalidArgumentError,
     UnusableDatasetError,
 )
 from support.corpus.state import Noisy
@@ -108,22 +107,6 @@ def test_the_key_says_which_samples_are_the_same(records):
 def test_a_key_that_cannot_be_right_is_refused(key, message, records):
     with pytest.raises(UnusableDatasetError, match=message):
         _run_checks(lambda: Jittered(records), "workers-agree", Contract(key=key))
-
-
-@rows(
-    "wrong",
-    [
-        {"may_skip": "yes"},
-        {"may_substitute": 1},
-        {"survives": 1},
-        {"key": 3},
-    ],
-    ids=repr,
-)
-def test_impossible_contract_is_refused(wrong, records):
-    ((name, value),) = wrong.items()
-    with pytest.raises(InvalidArgumentError, match=f"{name}={value!r} must be "):
-        _run_checks(lambda: Records(records), "workers-agree", Contract(**wrong))
 
 
 @rows(

@@ -237,8 +237,3 @@ BAD = {
 def test_a_function_that_does_not_take_them_apart(path, split, message):
     with pytest.raises(UnusableDatasetError, match=message):
         _run_checks(path, contract=Contract(split=split))
-
-
-def test_what_is_no_function():
-    with pytest.raises(InvalidArgumentError, match="split=4 must be a function or None"):
-        Contract(split=4)

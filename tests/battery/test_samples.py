@@ -8,12 +8,11 @@ import pytest
 import torch
 from torch.utils.data import Dataset, IterableDataset, get_worker_info
 
-from pytest_dataloader_faults import Contract, check_dataset
+from pytest_dataloader_faults import Contract
 from pytest_dataloader_faults._settings import Settings
 from pytest_dataloader_faults._trial import take_reference
 from pytest_dataloader_faults._trial.job import TakeReference
 from pytest_dataloader_faults.battery.shares import count_own_samples, take_worker_epoch
-from pytest_dataloader_faults.exceptions import InvalidArgumentError
 from pytest_dataloader_faults.outcomes import Pass, WorkerFacts
 from pytest_dataloader_faults.outcomes.agreement import Comparison, Mask
 from support.facts import EPOCH_1, batch_of, map_reference, ordinary, revised, stream_reference
@@ -89,12 +88,6 @@ def test_slow_samples_come_in_few_batches_of_the_loaders_size(
     )
 
     assert (reference.limit, reference.batch_size) == (limit, batch_size)
-
-
-def test_what_is_no_number_of_samples(path):
-    message = "samples=0 must be an int, 1 or more, or None or 'all' for all samples"
-    with pytest.raises(InvalidArgumentError, match=message):
-        check_dataset(lambda: Many(path), samples=0)
 
 
 FILES = 4

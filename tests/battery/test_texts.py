@@ -1,6 +1,7 @@
 """The complete texts of checks, of reasons why they do not apply, and of refused arguments."""
 
 import functools
+import math
 import signal
 from collections import defaultdict
 from dataclasses import replace
@@ -8,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from pytest_dataloader_faults import Contract, _settings, exceptions, faults
+import pytest_dataloader_faults as package
+from pytest_dataloader_faults import _settings, exceptions, faults
 from pytest_dataloader_faults.battery import checking, runner, sweeping, targets
 from pytest_dataloader_faults.battery.checks import CHECKS
 from pytest_dataloader_faults.battery.checks.memory import WorkerMemory
@@ -32,6 +34,7 @@ from pytest_dataloader_faults.outcomes.agreement import EXACT, Sample
 from pytest_dataloader_faults.outcomes.contract import Cause
 from pytest_dataloader_faults.outcomes.repeats import JudgedTrial
 from pytest_dataloader_faults.outcomes.stages import DONE, StateOf
+from pytest_dataloader_faults.search import replay
 from support.applicability import refusal_of
 from support.facts import EIO, EPOCH_1, fired, ordinary, raised, revised, unfired
 
@@ -281,9 +284,6 @@ ARGUMENTS = {
     "no check left": lambda: checking.select_checks("pickles", "pickles"),
     "globs": lambda: _settings.parse_globs([]),
     "loader": lambda: _settings.check(loader=[1]),
-    "class for a sweep": lambda: sweeping._require_templates([faults.ReadError]),
-    "template": lambda: sweeping._require_templates([faults.ReadError(probability=0.5)]),
-    "template without triggers": lambda: sweeping._require_templates([faults.HungRead()]),
     "no match": lambda: targets.require_match(("*.jpg",), READS.fault_free),
 }
 
@@ -312,9 +312,71 @@ CALLS = [
     "ConnectionReset(('tcp://*', '*'))",
     "ThreadExhaustion('*.jpg')",
     "MemoryExhaustion(Path('a.jpg'))",
+    "Contract(may_skip='yes')",
+    "Contract(may_substitute=1)",
+    "Contract(survives=1)",
+    "Contract(key=3)",
+    "Contract(split=4)",
+    *(
+        f"{function}(list, {name}={each!r})"
+        for function in ("run_trial", "check_dataset")
+        for name, values in (
+            ("deadline", (-1, 0, 0.0, -0.5, math.nan, math.inf, "30", True, [1])),
+            ("seed", (-1, 1.5, "0", None, 2**32, 2**64)),
+        )
+        for each in values
+    ),
+    "run_trial(list, deadline=None)",
+    "run_trial(list, deadline=10**400)",
+    *(f"run_trial(list, epochs={each!r})" for each in (0, -1, 1.5, "2", None, True)),
+    *(f"run_trial(list, ranks={each!r})" for each in (0, 1, 9, 1.5, True)),
+    *(f"run_trial(list, ranks=2, on_rank={each!r})" for each in (2, -1, True, "last")),
+    "run_trial(list, on_rank=0)",
+    "run_trial(list, ranks=2, before_init=True)",
+    "run_trial(list, before_init='yes')",
+    *(f"check_dataset(list, on_fail={each!r})" for each in ("raises", "", True, False, 0)),
+    *(
+        f"check_dataset(list, {argument})"
+        for name in ("read-error-frist", "worker-kiled")
+        for argument in (
+            *(f"only=[{name!r}]", f"exclude=[{name!r}]", f"expected_failures={{{name!r}: 'slow'}}"),
+        )
+    ),
+    "check_dataset(list, contract={'survives': True})",
+    "check_dataset(list, expected_failures=['read-error'])",
+    "check_dataset(list, expected_failures={'read-error': ''})",
+    "check_dataset(list, files=[])",
+    "check_dataset(list, files=[b'*'])",
+    "check_dataset(list, samples=0)",
+    "require_templates([ReadError(probability=0.5)])",
+    "sweep([1], faults=[HungRead()])",
+    "require_templates([ListingOrder()])",
+    "require_templates(['read'])",
+    "require_templates([ReadError])",
+    "require_templates(ReadError())",
+    "require_templates([])",
+    "explore(list, max_examples=0)",
+    "explore(list, deadline=0)",
+    "explore(list, kinds=3)",
+    "explore(list, kinds=[OpenError()])",
+    "explore(list, faults=[OpenError()])",
+    "explore(list, loader=3)",
+    "explore(list, max_exampels=3)",
+    "explore(list, deadlin=3)",
+    "explore(list, colour=3)",
+    "replay(list, OpenError(), loader=3)",
+    "replay(list, OpenError(), contract=3)",
+    "sweep(list, max_trials=0)",
+    "sweep(list, on_fail='ignore')",
 ]
-"""Arguments that there are not, or that cannot come together."""
-NAMES = {**vars(faults), "Contract": Contract, "Path": Path}
+"""Arguments that there are not, that cannot come together, or of wrong kinds."""
+NAMES = {
+    **vars(faults),
+    **vars(math),
+    "Path": Path,
+    "replay": replay,
+    "require_templates": sweeping._require_templates,
+} | {name: getattr(package, name) for name in package.__all__}
 
 
 def test_texts_of_refused_arguments(golden):

@@ -1,14 +1,10 @@
 """The ways to compare samples, and which parts of them vary."""
 
-from dataclasses import replace
-
 import pytest
 
 from pytest_dataloader_faults import Contract
 from pytest_dataloader_faults.exceptions import InvalidArgumentError
 from pytest_dataloader_faults.outcomes.agreement import (
-    BY_FORM,
-    Comparison,
     Mask,
     Part,
     count_varying,
@@ -121,29 +117,6 @@ BATCHES = batch_reference(b01=(0, 1))
 
 def _label(sample):
     return sample["label"]
-
-
-@rows(
-    ("comparison", "description", "allows"),
-    [
-        (Comparison(), "bytes", False),
-        (Comparison(seeded=7), "bytes, seeded from 7", True),
-        (BY_FORM, "shapes", True),
-        (replace(BY_FORM, mask=Mask(types_only=("[1]",))), "types", True),
-        (Comparison(mask=Mask(form_only=("[1]",))), "bytes without [1]", True),
-        (Comparison(seeded=0, in_workers=True), "bytes of workers, seeded from 0", True),
-        (replace(BY_FORM, limit=64), "shapes, the first 64 of each worker", True),
-        (
-            replace(BY_FORM, limit=64, differs_per_worker=True),
-            "shapes, 64 different samples per worker",
-            True,
-        ),
-    ],
-)
-def test_a_comparison_has_a_description(comparison, description, allows):
-    """It is meant for people; code distinguishes comparisons by their fields."""
-    assert str(comparison) == description
-    assert comparison.allows_for_randomness is allows
 
 
 @pytest.mark.parametrize("contract", [Contract(may_skip=True), Contract(may_substitute=True)])

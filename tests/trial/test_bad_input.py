@@ -1,7 +1,6 @@
 """What cannot be tried, or is no argument, is refused in words: what it was, and what to do."""
 
 import json
-import math
 import os
 import re
 import signal
@@ -13,7 +12,7 @@ import pytest
 import torch
 from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
-from pytest_dataloader_faults import check_dataset, run_trial
+from pytest_dataloader_faults import run_trial
 from pytest_dataloader_faults._trial.factory import takes_folder
 from pytest_dataloader_faults._trial.job import Job
 from pytest_dataloader_faults._trial.loaders import make_loader
@@ -191,58 +190,6 @@ def test_what_fails_by_itself(case):
     assert (
         missing_parts(refusal(UnusableDatasetError, battery, make_dataset, **options), *texts) == []
     )
-
-
-NEAR = {"read-error-frist": "read-error", "worker-kiled": "worker-kil"}
-SECONDS = "positive number of seconds"
-SEEDS = [-1, 1.5, "0", None, 2**32, 2**64]
-TIMES = [-1, 0, 0.0, -0.5, math.nan, math.inf, 10**400, "30", True, [1]]
-ENTRIES = (run_trial, battery)
-REFUSED = [
-    *((ENTRIES, {"deadline": each}, f"deadline={each!r}"[:60], SECONDS) for each in TIMES),
-    ((run_trial,), {"deadline": None}, "deadline=None", SECONDS),
-    *((ENTRIES, {"seed": each}, f"seed={each!r}") for each in SEEDS),
-    *(
-        ((run_trial,), {"epochs": each}, f"epochs={each!r}", "1 or more")
-        for each in (0, -1, 1.5, "2", None, True)
-    ),
-    *(
-        ((run_trial,), {"ranks": each}, f"ranks={each!r}", "int from 2 to 8")
-        for each in (0, 1, 9, 1.5, True)
-    ),
-    *(
-        (
-            (run_trial,),
-            {"ranks": 2, "on_rank": each},
-            f"on_rank={each!r} must be an int from 0 to 1 (with ranks=2), 'all'",
-        )
-        for each in (2, -1, True, "last")
-    ),
-    ((run_trial,), {"on_rank": 0}, "on_rank=0 selects one of several ranks: pass ranks=2 or more"),
-    (
-        *((run_trial,), {"ranks": 2, "before_init": True}),
-        "ranks=2 and before_init=True exclude each other",
-    ),
-    ((run_trial,), {"before_init": "yes"}, "before_init='yes' must be True or False"),
-    *(
-        ((check_dataset,), {"on_fail": each}, f"on_fail={each!r}", "'raise'", "'warn'", "None")
-        for each in ("raises", "", True, False, 0)
-    ),
-    *(
-        ((check_dataset,), {argument: given}, argument, repr(name), "Did you mean", near)
-        for name, near in NEAR.items()
-        for argument, given in (
-            *(("only", [name]), ("exclude", [name]), ("expected_failures", {name: "slow"})),
-        )
-    ),
-]
-
-
-@rows(("entries", "options", "texts"), [(entries, two, told) for entries, two, *told in REFUSED])
-def test_an_argument_that_is_refused(records, entries, options, texts):
-    for entry in entries:
-        text = refusal(InvalidArgumentError, entry, lambda: Records(records), **options)
-        assert missing_parts(text, *texts) == []
 
 
 @both_entries
