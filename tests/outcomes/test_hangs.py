@@ -58,52 +58,20 @@ def _hung(*threads, phase=EPOCH_1):
     return revised(ordinary(Pass(EPOCH_1)), stacks="\n".join(texts), timed_out=True, phase=phase)
 
 
-@rows(
-    ("frames", "place"),
-    [
-        pytest.param([SAMPLE, OURS, FETCH, OURS, LOOP, TEST], AT_SAMPLE, id="sleeps"),
-        pytest.param([WAIT, WAIT, SAMPLE, FETCH, LOOP, TEST], AT_SAMPLE, id="waits"),
-        pytest.param([READ, SAMPLE, FETCH, LOOP, TEST], AT_READ, id="in a function"),
-        pytest.param([OURS, OURS, READ, SAMPLE, FETCH, LOOP], AT_READ, id="in our functions"),
-        pytest.param([("<string>", 2, "load"), READ, FETCH], AT_READ, id="in generated code"),
-        pytest.param([SAMPLE, NEXT, OURS, TEST], AT_SAMPLE, id="sampler of the loader"),
-        pytest.param([WAIT, QUEUE, LOOP, OURS, TEST], None, id="worker without work"),
-        pytest.param([WAIT, QUEUE, NEXT, OURS, TEST], None, id="loader that waits"),
-        pytest.param([WAIT, READ], None, id="thread of the dataset"),
-        pytest.param([], None, id="no frame"),
-    ],
-)
-def test_a_place_is_the_innermost_line_of_the_dataset(frames, place):
-    """Frames of libraries are not the dataset, and the caller of torch is the test."""
-    assert hang_places(_hung(frames)) == ({place} if place else frozenset())
-
-
-def test_each_process_has_a_place():
-    """Workers may hang at two lines. Workers that wait for work have no place."""
-    hung = _hung([SAMPLE, FETCH, LOOP], [WAIT, QUEUE, LOOP], [READ, FETCH, LOOP])
-
-    assert hang_places(hung) == {AT_SAMPLE, AT_READ}
-    assert hangs_at(hung, {AT_SAMPLE, AT_READ, "elsewhere"})
-    assert not hangs_at(hung, {AT_SAMPLE})
-
-
-@rows(
-    ("frames", "state", "is_waiting"),
-    [
-        ([WAIT, WAIT, SAMPLE, FETCH, LOOP], "sleeping", True),
-        ([SAMPLE, FETCH, LOOP], "sleeping, in futex_do_wait", True),
-        ([SAMPLE, FETCH, LOOP], "sleeping, in hrtimer_nanosleep", False),
-        ([SAMPLE, FETCH, LOOP], "sleeping", False),
-        ([WAIT, QUEUE, LOOP], "sleeping, in futex_do_wait", False),
-    ],
-)
-def test_a_wait_for_a_thread_is_recognized(frames, state, is_waiting):
-    """Python's frames or the kernel's show it; a worker without work does not wait for a thread."""
-    hung = _hung([], frames)
-    hung = revised(hung, stacks=hung.end.stacks.replace("(sleeping)", f"({state})"))
-
-    assert (likely_cause(hung, after_one=False) is not None) is is_waiting
-    assert likely_cause(revised(hung, timed_out=False), after_one=False) is None
+THREADS = {
+    "sleeps": [SAMPLE, OURS, FETCH, OURS, LOOP, TEST],
+    "waits": [WAIT, WAIT, SAMPLE, FETCH, LOOP, TEST],
+    "in a function": [READ, SAMPLE, FETCH, LOOP, TEST],
+    "in our functions": [OURS, OURS, READ, SAMPLE, FETCH, LOOP],
+    "in generated code": [("<string>", 2, "load"), READ, FETCH],
+    "sampler of the loader": [SAMPLE, NEXT, OURS, TEST],
+    "worker without work": [WAIT, QUEUE, LOOP, OURS, TEST],
+    "loader that waits": [WAIT, QUEUE, NEXT, OURS, TEST],
+    "thread of the dataset": [WAIT, READ],
+    "no frame": [],
+}
+IN_SAMPLE, IN_READ = [SAMPLE, FETCH, LOOP], [READ, FETCH, LOOP]
+IDLE = [WAIT, QUEUE, LOOP]
 
 
 def _with_threads(*loader, state):
@@ -114,86 +82,73 @@ def _with_threads(*loader, state):
     return revised(_hung(), stacks=f"\nProcess 9 (sleeping):{loader_threads}\n{worker}")
 
 
-@rows(
-    ("threads", "state", "phrase"),
-    [
-        ([[WAIT, READ]], "sleeping, in hrtimer_nanosleep", LEFT_BEHIND),
-        ([[WAIT, READ]], "sleeping, in futex_do_wait", LEFT_BEHIND),
-        ([[WAIT, READ]], "sleeping, in pipe_read", AFTER_ONE),
-        ([[WAIT, QUEUE]], "sleeping, in hrtimer_nanosleep", AFTER_ONE),
-        ([], "sleeping, in hrtimer_nanosleep", AFTER_ONE),
-        ([], "sleeping, in futex_do_wait", "waits forever for a lock or a thread"),
-    ],
-)
-def test_threads_are_the_cause_if_the_main_process_has_some(threads, state, phrase):
-    """The threads of torch's queues are not.
-
-    A worker that waits for a pipe or a lock does not wait for a thread.
-    """
-    outcome = revised(_with_threads(*threads, state=state), at_deadline=AtDeadline(Activity.READS))
-
-    cause = likely_cause(outcome, after_one=True)
-    assert cause is not None
-    assert cause.phrase == phrase
-    assert ("main process" in describe_activity(outcome)) == (phrase == LEFT_BEHIND)
-    assert "deadline" not in cause.advice
+def _in_state(frames, state):
+    hung = _hung([], frames)
+    return revised(hung, stacks=hung.end.stacks.replace("(sleeping)", f"({state})"))
 
 
-def test_a_dropped_batch_is_a_place():
-    """Every process then waits for work; but a line of the dataset is more specific."""
+def _hangs():
+    """Trials that hang, and some that do not."""
+    yield from ((title, _hung(frames)) for title, frames in THREADS.items())
+    yield "two workers and an idle one", _hung(IN_SAMPLE, IDLE, IN_READ)
+    for frames in (IN_SAMPLE, IDLE):
+        for state in ("sleeping, in futex_do_wait", "sleeping, in hrtimer_nanosleep"):
+            yield f"{frames[0][-1]} is {state}", _in_state(frames, state)
+    for threads, state in (
+        ([[WAIT, READ]], "hrtimer_nanosleep"),
+        ([[WAIT, READ]], "futex_do_wait"),
+        ([[WAIT, READ]], "pipe_read"),
+        ([IDLE[:2]], "hrtimer_nanosleep"),
+        ([], "hrtimer_nanosleep"),
+        ([], "futex_do_wait"),
+    ):
+        outcome = _with_threads(*threads, state=f"sleeping, in {state}")
+        names = [frames[-1][-1] for frames in threads]
+        yield (
+            f"threads {names} of the loader, {state}",
+            revised(outcome, at_deadline=AtDeadline(Activity.READS)),
+        )
     feeder = '  File "/usr/lib/python3.11/multiprocessing/queues.py", line 244, in _feed'
     printed = "_pickle.PicklingError: Can't pickle <class 'dbm.error'>"
     stderr = f"Traceback (most recent call last):\n{feeder}\n{printed}\n"
-    waits = revised(_hung([WAIT, QUEUE, LOOP]), stderr=stderr)
-    hangs = revised(_hung([WAIT, SAMPLE, FETCH, LOOP]), stderr=stderr)
-
-    assert hang_places(waits) == {"the queue of a worker, which dropped a batch"}
-    assert hang_places(hangs) == {AT_SAMPLE}
-
-
-def test_a_trial_that_did_not_hang_has_no_place():
-    """A hang without stacks is not at a known place either."""
-    ended = revised(_hung([SAMPLE, FETCH, LOOP]), timed_out=False)
-
-    assert hang_places(ended) == frozenset()
-    assert not hangs_at(_hung(), {AT_SAMPLE})
-
-
-def test_a_recovery_hangs_at_separate_places():
-    """No fault is left then, so it is a different hang."""
-    recovery = _hung([SAMPLE, FETCH, LOOP], phase=RECOVERY)
-
-    assert hang_places(recovery) == {f"{AT_SAMPLE}, without a fault"}
-    assert not hangs_at(recovery, {AT_SAMPLE})
+    yield "a dropped batch", revised(_hung(IDLE), stderr=stderr)
+    yield "a dropped batch and a line", revised(_hung([WAIT, *IN_SAMPLE]), stderr=stderr)
+    hung = _hung(IN_SAMPLE)
+    yield "no hang", revised(hung, timed_out=False)
+    yield "a thread, but no hang", revised(_hung([WAIT, *IN_SAMPLE]), timed_out=False)
+    computes = AtDeadline(Activity.COMPUTES)
+    yield "computes, but no hang", revised(hung, timed_out=False, at_deadline=computes)
+    yield "no stacks", _hung()
+    yield "the recovery", _hung(IN_SAMPLE, phase=RECOVERY)
+    asleep = AtDeadline(Activity.SLEEPS, asleep=(1,))
+    yield "one sleeps", revised(_hung(IN_SAMPLE, IN_READ), at_deadline=asleep)
+    for activity in Activity:
+        yield f"it {activity.value}", revised(hung, at_deadline=AtDeadline(activity))
 
 
-def test_sleeping_at_a_line_is_a_separate_place():
-    """Only the process that sleeps has it."""
-    hung = _hung([SAMPLE, FETCH, LOOP], [READ, FETCH, LOOP])
-    asleep = revised(hung, at_deadline=AtDeadline(Activity.SLEEPS, asleep=(1,)))
-
-    assert hang_places(asleep) == {AT_SAMPLE, f"{AT_READ} while it sleeps"}
-    assert lasting_places(asleep) == {AT_SAMPLE}
-    assert not hangs_at(asleep, {AT_SAMPLE, AT_READ})
-
-
-@pytest.mark.parametrize("activity", [Activity.DELIVERS, Activity.READS])
-def test_a_trial_that_makes_progress_has_no_place(activity):
-    """It may be at the same line as a hang."""
-    slow = revised(_hung([SAMPLE, FETCH, LOOP]), at_deadline=AtDeadline(activity))
-
-    assert hang_places(slow) == frozenset()
-    assert not hangs_at(slow, {AT_SAMPLE})
+def _describe(outcome):
+    """Where it hangs, of which places a retry may hang again, whether it is at one, and why."""
+    causes = [likely_cause(outcome, after_one=after_one) for after_one in (False, True)]
+    lines = {
+        "places": ", ".join(sorted(hang_places(outcome))),
+        "lasting": ", ".join(sorted(lasting_places(outcome))),
+        "hangs at": ", ".join(
+            place for place in (AT_SAMPLE, AT_READ, "either") if hangs_at(outcome, _meant(place))
+        ),
+        "computes": "it does" if was_computing(outcome) else "",
+        "cause": causes[0] and causes[0].phrase,
+        "cause after one sample": causes[1] and causes[1].phrase,
+        "says": outcome.end.at_deadline and describe_activity(outcome),
+    }
+    return "\n".join(f"{name}: {text}" for name, text in lines.items() if text)
 
 
-@rows("activity", [*Activity, None])
-def test_only_a_trial_that_computes_may_retry(activity):
-    """Other activities, unknown ones, and trials that did not hang may not."""
-    at_deadline = AtDeadline(activity) if activity else None
-    hung = revised(_hung([SAMPLE, FETCH, LOOP]), at_deadline=at_deadline)
+def _meant(place):
+    return {AT_SAMPLE, AT_READ, "elsewhere"} if place == "either" else {place}
 
-    assert was_computing(hung) is (activity is Activity.COMPUTES)
-    assert not was_computing(revised(hung, timed_out=False))
+
+def test_texts_of_places(golden):
+    golden("hang_places", {title: _describe(outcome) for title, outcome in _hangs()})
 
 
 @rows(
