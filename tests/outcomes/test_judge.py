@@ -3,8 +3,6 @@
 import signal
 from dataclasses import replace
 
-import pytest
-
 from pytest_dataloader_faults import Contract, Verdict
 from pytest_dataloader_faults.outcomes import (
     Activity,
@@ -124,6 +122,7 @@ def test_texts_of_verdicts(golden):
     findings["recovery slow"] = _slow_recovery()
     for name, passes in EPOCHS.items():
         findings[name] = _judged(*passes)
+    findings |= _judge_others()
     texts = {title: _text(each) for title, each in findings.items()}
     texts |= {f"meaning of {verdict}": verdict.meaning for verdict in Verdict}
     golden("verdicts", texts)
@@ -138,20 +137,6 @@ def test_who_may_have_sent_a_signal_is_known_by_its_number(number, is_mentioned,
 
     assert "main process got a signal" in finding.sentence
     assert ("OOM killer" in finding.sentence) == is_mentioned
-
-
-@rows(
-    ("seeded", "facts", "is_mentioned"),
-    [(0, fired(EIO), True), (None, fired(EIO), False), (0, unfired(EIO), False)],
-)
-def test_a_retry_that_draws_more_random_numbers_is_explained(seeded, facts, is_mentioned):
-    """It needs seeded samples, and a fault to retry after."""
-    comparison = Comparison(seeded=seeded)
-    outcome = revised(ordinary(replace(DONE, delivered=(STRANGE,)), facts), comparison=comparison)
-    finding = judge_trial(outcome, replace(map_reference(), comparison=comparison))
-
-    assert finding.verdict == "corrupted"
-    assert ("Contract(key=...)" in finding.sentence) == is_mentioned
 
 
 LENGTHS = [
@@ -172,90 +157,56 @@ def _of_length(length, facts, error):
     return judge_trial(outcome, replace(map_reference(), readable=4))
 
 
-STREAM = [
-    pytest.param(stream("a b", "c d"), "survived", id="all"),
-    pytest.param(stream("c a", "d b"), "survived", id="another order"),
-    pytest.param(stream("a b"), "corrupted", id="short"),
-    pytest.param(stream("a b", "c d", "a"), "corrupted", id="repeated"),
-    pytest.param(stream("a b", "c x"), "corrupted", id="strange"),
-    pytest.param(stream("a b", error=CLEAR), "failed_cleanly", id="short with an error"),
-    pytest.param(stream("a a", error=CLEAR), "corrupted", id="repeated before an error"),
-]
-
-
-@rows(("epoch", "expected"), STREAM)
-def test_verdict_on_an_iterable_dataset(epoch, expected):
-    """Samples of a stream count in any order, each as often as in the reference."""
-    outcome = revised(ordinary(epoch, faults=fired(EIO)), recovery=stream("a b", "c d"))
-
-    assert expected == _verdict(outcome, stream_reference("a b c d"))
-
-
-def test_equal_samples_of_a_stream_are_counted():
-    """A sample that is in the stream twice must be delivered twice."""
-    reference = stream_reference("a a b")
-
-    twice, once = (
-        _verdict(revised(ordinary(epoch, faults=fired(EIO)), recovery=stream("a b a")), reference)
-        for epoch in (stream("a b a"), stream("a b"))
-    )
-
-    assert (twice, once) == ("survived", "corrupted")
-
-
+STREAMS = {
+    "all": stream("a b", "c d"),
+    "another order": stream("c a", "d b"),
+    "short": stream("a b"),
+    "repeated": stream("a b", "c d", "a"),
+    "strange": stream("a b", "c x"),
+    "short with an error": stream("a b", error=CLEAR),
+    "repeated before an error": stream("a a", error=CLEAR),
+}
+"""Samples of a stream count in any order, each as often as in the reference."""
 BATCHES = batch_reference(b01=(0, 1), b23=(2, 3))
+DIGESTS = [("b01", "b23"), ("b01", "x"), ("b01",)]
+"""Of batches that cannot be split, and are compared whole."""
+PROMISES = [Contract(), Contract(survives=True), Contract(names_file=True)]
+UNNAMED = replace(FAILED, exception=raised("OSError", "[Errno 5] "))
+DEAD = raised("RuntimeError", "DataLoader worker (pid 7) is killed by signal: Killed. ")
 
 
-@rows(
-    ("digests", "expected"),
-    [(("b01", "b23"), "survived"), (("b01", "x"), "corrupted"), (("b01",), "corrupted")],
-)
-def test_batches_that_cannot_be_split_are_judged_whole(digests, expected):
-    """A batch without rows is compared by its own digest."""
-    batches = tuple(
-        whole_batch(indices, digest)
-        for indices, digest in zip(((0, 1), (2, 3)), digests, strict=False)
-    )
-    epoch = Pass(EPOCH_1, ((0, 1), (2, 3)), batches, complete=True)
+def _judge_others():
+    """Findings by references of several kinds, and by promises."""
+    for seeded, facts in ((0, fired(EIO)), (None, fired(EIO)), (0, unfired(EIO))):
+        comparison = Comparison(seeded=seeded)
+        outcome = ordinary(replace(DONE, delivered=(STRANGE,)), facts)
+        reference = replace(map_reference(), comparison=comparison)
+        finding = judge_trial(revised(outcome, comparison=comparison), reference)
+        yield f"strange, {'fired' if facts[0].fired else 'unfired'}, {comparison}", finding
+    for title, epoch in STREAMS.items():
+        outcome = revised(ordinary(epoch, faults=fired(EIO)), recovery=stream("a b", "c d"))
+        yield f"stream, {title}", judge_trial(outcome, stream_reference("a b c d"))
+    for epoch in (stream("a b a"), stream("a b")):
+        outcome = revised(ordinary(epoch, faults=fired(EIO)), recovery=stream("a b a"))
+        title = f"stream with a twice, {len(epoch.delivered[0].samples)} samples"
+        yield title, judge_trial(outcome, stream_reference("a a b"))
     right = tuple(whole_batch(indices, digest) for indices, digest in BATCHES.digests.items())
-    recovery = replace(epoch, delivered=right)
-    facts = {"recovery": recovery, "comparison": IN_BATCHES}
-    outcome = revised(ordinary(epoch, faults=fired(EIO)), **facts)
-
-    assert expected == _verdict(outcome, BATCHES)
-
-
-@rows(("survives", "verdict"), [(False, "survived"), (True, "contract_broken")])
-def test_an_error_of_an_earlier_epoch_breaks_the_promise_to_survive(survives, verdict):
-    """The epoch after it is complete."""
-    outcome = revised(ordinary(DONE, faults=fired(EIO)), epochs=(FAILED, DONE))
-    assert judge_trial(outcome, map_reference(), Contract(survives=survives)).verdict == verdict
-
-
-@rows(
-    ("contract", "epoch", "passed"),
-    [
-        (Contract(), DONE, True),
-        (Contract(), FAILED, True),
-        (Contract(survives=True), DONE, True),
-        (Contract(survives=True), FAILED, False),
-        (Contract(names_file=True), DONE, True),
-        (Contract(names_file=True), FAILED, True),
-        (Contract(names_file=True), replace(FAILED, exception=raised("OSError", "[Errno 5] ")), 0),
-    ],
-)
-def test_contract(contract, epoch, passed):
-    outcome = ordinary(epoch, faults=fired(EIO, path="/data/a.rec"))
-
-    assert bool(passed) == judge_trial(outcome, map_reference(), contract).passed
-
-
-def test_names_file_ignores_faults_without_a_file():
-    """The error of a death has no file to name."""
-    dead = raised("RuntimeError", "DataLoader worker (pid 7) is killed by signal: Killed. ")
-    outcome = ordinary(replace(FAILED, exception=dead), faults=fired(KILLED, path=None))
-
-    assert _verdict(outcome, contract=Contract(names_file=True)) == "failed_cleanly"
+    for digests in DIGESTS:
+        batches = map(whole_batch, ((0, 1), (2, 3)), digests)
+        epoch = Pass(EPOCH_1, ((0, 1), (2, 3)), tuple(batches), complete=True)
+        recovery = replace(epoch, delivered=right)
+        outcome = revised(ordinary(epoch, fired(EIO)), recovery=recovery, comparison=IN_BATCHES)
+        yield f"whole batches, {' '.join(digests)}", judge_trial(outcome, BATCHES)
+    promised = {
+        "an earlier error": revised(ordinary(DONE, faults=fired(EIO)), epochs=(FAILED, DONE)),
+        "no error": ordinary(DONE, faults=fired(EIO)),
+        "an error": ordinary(FAILED, faults=fired(EIO)),
+        "an error without the file": ordinary(UNNAMED, faults=fired(EIO)),
+        "a death": ordinary(replace(FAILED, exception=DEAD), faults=fired(KILLED, path=None)),
+    }
+    for title, outcome in promised.items():
+        for contract in PROMISES:
+            yield f"{contract}, {title}", judge_trial(outcome, map_reference(), contract)
 
 
 def test_error_that_explains_one_of_two_faults_is_clear():
