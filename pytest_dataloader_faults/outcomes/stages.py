@@ -138,9 +138,11 @@ class LoadedState(Note):
 
     Attributes:
         number: Its number, from 0, among all that were saved.
+        more_workers: Whether the loader has more workers than the one that saved it.
     """
 
     number: int
+    more_workers: bool = False
 
 
 @dataclass(frozen=True)

@@ -96,6 +96,18 @@ class CountingLoader(DataLoader[Any]):
         self.begin = state["batches"]
 
 
+class ChecksItsWorkers(CountingLoader):
+    """Loads no state of another number of workers."""
+
+    def state_dict(self) -> dict[str, Any]:
+        return {**super().state_dict(), "workers": self.num_workers}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        if state["workers"] != self.num_workers:
+            raise ValueError("resume with as many workers as before")
+        super().load_state_dict(state)
+
+
 class CountsFromZero(CountingLoader):
     """Counts only the batches of its own process."""
 
@@ -206,6 +218,15 @@ def _of(kind: type[DataLoader[Any]], folder: Path, **options: Any) -> Any:
 
 def counting(folder: Path) -> Any:
     return _of(CountingLoader, folder)
+
+
+def counting_a_stream(folder: Path) -> Any:
+    """Its batches are others if there are more workers."""
+    return CountingLoader(RecordStream(folder), batch_size=2, num_workers=2)
+
+
+def checking_its_workers(folder: Path) -> Any:
+    return ChecksItsWorkers(RecordStream(folder), batch_size=2, num_workers=2)
 
 
 def counting_from_zero(folder: Path) -> Any:
@@ -344,5 +365,12 @@ CASES: tuple[Case, ...] = (
         "resumes",
         "fails_without_fault: resumed from its state after 1 of 4 batches and again 1 batch later",
         resuming_with_state,
+    ),
+    Case(
+        "P14",
+        counting_a_stream,
+        "resumes",
+        "corrupted: resumed from its state after 4 of 8 batches with one more worker, the loader",
+        checking_its_workers,
     ),
 )

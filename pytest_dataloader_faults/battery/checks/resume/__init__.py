@@ -95,9 +95,13 @@ class LoadState(Step):
     """Have the loader resume from the kept state *number*, from 0, or the last one if it is -1.
 
     The process is left out if no such state was kept.
+
+    Attributes:
+        more_workers: Whether the loader gets one more worker before.
     """
 
     number: int
+    more_workers: bool = False
 
     def may_run(self, journal: Journal) -> bool:
         """Whether there is such a state."""
@@ -112,7 +116,10 @@ class LoadState(Step):
         from pytest_dataloader_faults.battery.checks.resume.states import load_state
 
         state = list(process.journal.of(Kept))[self.number]
-        process.journal.write_note(LoadedState(state.number))
+        process.journal.write_note(LoadedState(state.number, self.more_workers))
+        if self.more_workers:
+            more = process.loader.num_workers + 1
+            object.__setattr__(process.loader, "num_workers", more)  # torch forbids it.
         process.prepare = partial(load_state, state.text)
 
 
@@ -174,12 +181,15 @@ def resumes(workload: Workload) -> Iterator[Scenario]:
     down at its end where it was, so it dies at the batch after the one whose state was kept.
     """
     count = _count_batches_to_resume(workload)
-    yield Scenario(title="stopped", processes=_stop_after_each(count))
+    # Whole batches of a stream are others with another number of workers.
+    delivered = workload.fault_free.epochs[0].delivered
+    is_comparable = workload.fault_free.kind == "map" or not delivered[0].is_whole
+    yield Scenario(title="stopped", processes=_stop_after_each(count, more_workers=is_comparable))
     killed = SaveStates((count // 2,), killed_after=count // 2 + 1)
     yield Scenario(title="killed", processes=save_states(killed, *FROM_LAST_STATE))
 
 
-def _stop_after_each(count: int) -> Processes:
+def _stop_after_each(count: int, *, more_workers: bool) -> Processes:
     """The processes of a job whose epoch has *count* batches."""
     after = tuple(sorted({1, count // 2, count}))
     again = {}
@@ -192,4 +202,7 @@ def _stop_after_each(count: int) -> Processes:
     ]
     twice = range(len(processes), len(processes) + len(again))
     processes += [_resume_from(number, number + 1) for number in twice]
+    if more_workers:
+        load = LoadState(after.index(max(1, count // 2)), more_workers=True)
+        processes.append(_run_again(Phase(Stage.RESUMED, len(processes) + 1), load))
     return save_states(SaveStates(after, at_end=True), *processes)

@@ -101,6 +101,13 @@ POSITION_FROM_ZERO = Cause(
     " state_dict() and load_state_dict())",
     fix="start counting at the restored position",
 )
+OTHER_WORKERS = Cause(
+    "resumes wrongly with another number of workers",
+    "A stream is divided among its workers, so its batches are others if there are more or fewer."
+    " Save num_workers with the state, and raise an error in load_state_dict() if it differs, as"
+    " torchdata's StatefulDataLoader does",
+    fix="raise an error in load_state_dict() if the number of workers differs",
+)
 _SHOWN = 5
 _FEWEST_BATCHES = 8
 _LEAST_GROWTH = 2
@@ -127,7 +134,8 @@ def describe(outcome: Outcome, finding: Finding) -> str:
         return f"{_describe_resumption(resumptions[-1], outcome)}: {finding.sentence}"
     if not (resumptions and finding.passed):
         return finding.sentence
-    states = _resumed_from(pluralize(len(resumptions), "state"), outcome)
+    count = sum(not each.more_workers for each in resumptions)
+    states = _resumed_from(pluralize(count, "state"), outcome)
     samples = "as many as expected" if outcome.comparison.by_form else "each exactly once"
     return f"{states}, the loader delivered the remaining samples, {samples}"
 
@@ -136,12 +144,13 @@ class _Resumption(NamedTuple):
     """A new process that resumed from *state*.
 
     *origin* is the resumed process that had saved it, or None if the first process had. *epoch* is
-    what it delivered, or None if it did not come to an end.
+    what it delivered, or None if it did not come to an end. *more_workers*: it has one more.
     """
 
     state: SavedState
     origin: _Resumption | None
     epoch: Pass | None
+    more_workers: bool
 
 
 def _resumptions(outcome: Outcome) -> list[_Resumption]:
@@ -153,7 +162,8 @@ def _resumptions(outcome: Outcome) -> list[_Resumption]:
         if isinstance(note, SavedState):
             saved.append((note, resumptions[-1] if resumptions else None))
         elif isinstance(note, LoadedState):
-            resumptions.append(_Resumption(*saved[note.number], next(passes, None)))
+            epoch = next(passes, None)
+            resumptions.append(_Resumption(*saved[note.number], epoch, note.more_workers))
     return resumptions
 
 
@@ -162,7 +172,7 @@ def _place(state: SavedState) -> str:
 
 
 def _describe_resumption(resumption: _Resumption, outcome: Outcome) -> str:
-    state, origin, _ = resumption
+    state, origin = resumption.state, resumption.origin
     if origin is not None:
         later = pluralize(state.batches, "batch")
         return f"{_describe_resumption(origin, outcome)} and again {later} later"
@@ -170,7 +180,8 @@ def _describe_resumption(resumption: _Resumption, outcome: Outcome) -> str:
     place = _place(state)
     if not state.at_end and epoch.complete:
         place = f"after {state.batches} of {pluralize(len(epoch.delivered), 'batch')}"
-    return _resumed_from(f"its state {place}", outcome)
+    workers = " with one more worker" if resumption.more_workers else ""
+    return _resumed_from(f"its state {place}{workers}", outcome)
 
 
 def _resumed_from(states: str, outcome: Outcome) -> str:
@@ -206,8 +217,8 @@ def _find_mistake(
     resumption: _Resumption, outcome: Outcome, reference: Reference, *, keeps_order: bool
 ) -> Finding | None:
     """What is wrong with the epoch of *resumption*, or None, also if it did not end."""
-    state, origin, resumed = resumption
-    if resumed is None:
+    state, origin, resumed, more_workers = resumption
+    if resumed is None or (more_workers and resumed.exception):
         return None
     if resumed.exception is not None:
         sentence = f"raised {error_line(resumed.exception)}"
@@ -225,8 +236,9 @@ def _find_mistake(
         rest = _limit_to_epoch(resumed, epoch, reference)
         return _check_next_epoch(rest, epoch, outcome)
     parts = _Parts(interrupted, state, resumed, epoch, reference)
-    finding = parts.find_mistake(keeps_order=keeps_order)
-    return replace(finding, cause=POSITION_FROM_ZERO) if finding and origin else finding
+    finding = parts.find_mistake(keeps_order=keeps_order and not more_workers)
+    cause = OTHER_WORKERS if more_workers else POSITION_FROM_ZERO
+    return replace(finding, cause=cause) if finding and (origin or more_workers) else finding
 
 
 def _compared_epoch(outcome: Outcome) -> Pass:
