@@ -6,24 +6,32 @@ import contextlib
 import inspect
 import multiprocessing
 import os
+import pickle
 import traceback
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
+from multiprocessing.reduction import ForkingPickler
 from typing import Any
 
 from torch.utils.data import BatchSampler, DataLoader, IterableDataset
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from pytest_dataloader_faults._arguments import suggest_name
+from pytest_dataloader_faults._engine.fake import fake_files
 from pytest_dataloader_faults._engine.loader.iterator import replace_iterator_makers
 from pytest_dataloader_faults._engine.system.imports import FOR_FORK_SERVER
 from pytest_dataloader_faults._engine.system.processes import end_if_interrupted, has_ended
-from pytest_dataloader_faults._engine.worker.fetch_hooks import end_streams, start_with_end
+from pytest_dataloader_faults._engine.worker.fetch_hooks import (
+    end_streams,
+    seed_everything,
+    start_with_end,
+)
 from pytest_dataloader_faults._trial import ranks, samplers
 from pytest_dataloader_faults._trial.factory import (
     advice_for,
     call_factory,
     describe_result,
+    is_ready,
     require_one,
 )
 from pytest_dataloader_faults._trial.job import Job
@@ -218,6 +226,44 @@ def _call_factory(make_dataset: Any) -> Any:
         )
         raise UnusableDatasetError(message)
     return result
+
+
+def make_in_workers(loader: DataLoader[Any], job: Job) -> bool:
+    """Have workers that are not forked call make_dataset themselves, with another hash seed.
+
+    False if it cannot be sent to them. One that fails there depends on what a test has prepared:
+    the worker then gets the dataset.
+    """
+    dataset = dataset_of(loader)
+    if is_ready(job.make_dataset) or fake_files():
+        return False
+    try:
+        packed = pickle.dumps(job.make_dataset)
+    except USERS_ERRORS:
+        return False
+
+    class Sent:
+        __class__ = type(dataset)  # pickle compares it with what is reduced.
+
+        def __reduce__(self) -> Any:
+            return dataset.__reduce_ex__(pickle.HIGHEST_PROTOCOL)
+
+    def reduce(value: Any) -> Any:
+        if value is not dataset:
+            return value.__reduce_ex__(pickle.HIGHEST_PROTOCOL)
+        return _make_again, (packed, job.settings.seed, Sent())
+
+    ForkingPickler.register(type(dataset), reduce)
+    return True
+
+
+def _make_again(packed: bytes, seed: int, dataset: Any) -> Any:
+    """What the *packed* make_dataset returns in this worker, or *dataset* if it fails."""
+    seed_everything(seed)
+    with contextlib.suppress(*USERS_ERRORS):
+        made = _call_factory(pickle.loads(packed))  # noqa: S301  # the user's own
+        return dataset_of(made) if isinstance(made, DataLoader) else made
+    return dataset
 
 
 def _is_usable(result: Any) -> bool:

@@ -107,13 +107,11 @@ def _folder(tmp_path_factory):
 
 
 @pytest.fixture(name="run")
-def _run(folder, request, monkeypatch):
+def _run(folder, monkeypatch):
     """A function that runs the example of one side; the verdict and the cause."""
     monkeypatch.setattr(clock, "MORE_SECONDS", MORE_SECONDS)
 
     def run(example: Example, side: str) -> tuple[str, str]:
-        if example.check == "pickles":
-            request.getfixturevalue("hash_seeds")
         name = re.sub(r"\W+", "_", example.cause) + {"-": "_fails", "+": "_passes"}[side]
         code, options = example.code(side), example.arguments(side, folder)
         (folder.parent / f"{name}.py").write_text(code, encoding="utf-8")

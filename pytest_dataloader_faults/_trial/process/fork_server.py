@@ -134,9 +134,12 @@ class _Preloaded:
         arguments = json.dumps([theirs.fileno(), sys.path, _path_of_main()])
         flags = util._args_from_interpreter_flags()  # type: ignore[attr-defined]
         command = [sys.executable, *flags, "-c", main_code(__name__), arguments]
+        # tox sets PYTHONHASHSEED. Each interpreter of a real job has a seed of its own.
+        environment = {**os.environ, "PYTHONHASHSEED": "random"}
         with theirs:
             self._process = subprocess.Popen(
                 command,
+                env=environment,
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,

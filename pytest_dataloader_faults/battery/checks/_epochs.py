@@ -90,6 +90,18 @@ class DrawEpochs(Step):
                 process.journal.write_note(NeverDrawn(count, len(loader.dataset)))
 
 
+@dataclass(frozen=True)
+class EpochMadeThere(Epoch):
+    """An epoch whose workers, which are not forked, call make_dataset themselves if they can."""
+
+    def run(self, process: TrialProcess) -> None:
+        """Run it only if they can."""
+        from pytest_dataloader_faults._trial.loaders import make_in_workers
+
+        if not process.around.own_folders and make_in_workers(process.loader, process.job):
+            process.run_epoch(self)
+
+
 _MOST_MORE_WORKERS = 4
 
 
@@ -349,12 +361,16 @@ def pin_memory(_: Workload) -> Iterator[Scenario]:
     scenario=Scenario(
         loader={"multiprocessing_context": "forkserver", "num_workers": 1},
         descriptors=_DESCRIPTORS,
+        processes=arm_workers(Epoch(), EpochMadeThere()),
     ),
     advice=f"{UNPICKLABLE.advice}. Or exclude 'pickles', if all workers are forked",
     is_about_errors=True,
 )
 def pickles(_: Workload) -> Iterator[Scenario]:
-    """One worker: what can be sent to one can be sent to several."""
+    """One worker: what can be sent to one can be sent to several.
+
+    In epoch 2, it makes the dataset itself: another hash seed may order the samples differently.
+    """
     yield Scenario()
 
 

@@ -248,14 +248,15 @@ _IMPORTS = (
     " own loader forks its workers, pass loader={'multiprocessing_context': 'fork'}"
 )
 _ORDER_OF_SET = (
-    "The order of a set of strings differs between interpreters (PYTHONHASHSEED), and a worker that"
-    " is not forked is a new interpreter. If indices depend on that order, sort the set"
+    "The order of a set of strings, and hash() of a string, differ between interpreters"
+    " (PYTHONHASHSEED), such as ranks and workers that are not forked. If indices, labels or splits"
+    " depend on them, sort the set, and use hashlib instead of hash()"
 )
 _DIFFERENT_IF_NOT_FORKED = _DIFFERENT_SAMPLES._replace(advice=f"{_IMPORTS}. {_ORDER_OF_SET}")
 _UNORDERED = Cause(
-    "orders its samples differently in each process",
+    "depends on the order of a set or on hash()",
     _ORDER_OF_SET,
-    fix="sort the set that the indices depend on",
+    fix="sort the set, and use hashlib instead of hash()",
 )
 _UNEVEN = Cause(
     "loses or repeats samples when the number of workers changes",
@@ -332,7 +333,9 @@ def _dataset_cause(outcome: Outcome, wrong: Wrong | None, fault_free: Outcome) -
         return _CHANGES_KEPT  # The same workers made the first epoch, which was right.
     if outcome.loader.is_forked:
         return _DIFFERENT_SAMPLES
-    return _UNORDERED if wrong in _OTHER_SAMPLE else _DIFFERENT_IF_NOT_FORKED
+    # In epoch 2, workers make the dataset, and import the same modules as in the first one.
+    is_made_there = len(outcome.epochs) > 1
+    return _UNORDERED if is_made_there or wrong in _OTHER_SAMPLE else _DIFFERENT_IF_NOT_FORKED
 
 
 def _repeats_own_part(outcome: Outcome) -> bool:

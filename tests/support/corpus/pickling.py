@@ -42,6 +42,25 @@ class LabelledAtOnce(Labelled):
         del self.connection
 
 
+class LabelsOfASet(Records):
+    """Numbers its labels by the order of a set, which each interpreter has its own of."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self.names = list({f"class {number}" for number in range(16)})
+
+    def __getitem__(self, index: int) -> Any:
+        return super().__getitem__(index)[0], self.names.index(f"class {index}")
+
+
+class LabelsInOrder(LabelsOfASet):
+    """Sorts them."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self.names.sort()
+
+
 def stacked(samples: list[Any]) -> Any:
     return torch.stack([each[0] for each in samples])
 
@@ -240,4 +259,5 @@ CASES: tuple[Case, ...] = (
         f"fails_without_fault: {_FAILS}AssertionError: daemonic processes are not allowed",
         StartsThreads,
     ),
+    Case("B9", LabelsOfASet, "pickles", "corrupted: ", LabelsInOrder),
 )
