@@ -10,7 +10,7 @@ import re
 import tarfile
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from pytest_dataloader_faults._settings import EVERY_FILE
 from pytest_dataloader_faults.exceptions import InvalidArgumentError
@@ -19,8 +19,10 @@ from pytest_dataloader_faults.outcomes import Outcome, Reference, WorkerFacts
 from pytest_dataloader_faults.outcomes.text import pluralize, printable
 
 # Some facts about files that are truncated and still look complete. A tar archive that ends after a
-# member is a valid tar archive, and a text file that ends after a line is a valid text file. A
-# reader that reads to the end gets less data without an error.
+# member is a valid tar archive, and a text file that ends after a line is a valid text file. So it
+# is with streams of records: gzip members, pickles, batches of Arrow, and TFRecord, whose records
+# begin with their length. A reader that reads to the end gets less data without an error. A place
+# that only looks like the start of a record does no harm: it is one more place to cut the file.
 
 
 class OwnFolders(NamedTuple):
@@ -207,7 +209,21 @@ _LATEST = 0.9
 _WINDOW = 1 << 16
 _MOST_FILES = 8
 _MOST_MEMBERS = 10_000
-"""Members of an archive that are checked: each takes a read."""
+"""Members of an archive, or records, that are checked: each takes a read."""
+_MARK = re.compile(
+    rb"(?P<gzip>\x1f\x8b\x08[\x00-\x1f])|(?P<zstd>\x28\xb5\x2f\xfd)"
+    rb"|(?P<pickle>(?<![^.])\x80[\x02-\x05])|(?P<arrow>\xff{4}..\x00\x00.\x00{3})",
+    re.DOTALL,
+)
+"""What each record of these formats begins with."""
+_LENGTHS: tuple[tuple[int, Any, int], ...] = (
+    (8, "little", 16),
+    *((width, order, width) for width in (4, 8) for order in ("little", "big")),
+)
+"""The length at the start of a record: its width, its order, and the bytes that it leaves out.
+
+The first one is TFRecord's, which adds two checksums.
+"""
 
 
 def truncation_points(
@@ -224,7 +240,7 @@ def truncation_points(
 
 def _end_of(path: str) -> int | None:
     with contextlib.suppress(OSError):  # The file was removed, or this process may not read it.
-        return _member_in(path) or _line_in(path)
+        return _member_in(path) or _line_in(path) or _mark_in(path) or _record_in(path)
     return None
 
 
@@ -236,6 +252,30 @@ def _member_in(path: str) -> int | None:
     except (tarfile.TarError, EOFError):
         return None
     return max((start for start in starts if start <= end * _LATEST), default=None)
+
+
+def _mark_in(path: str) -> int | None:
+    latest = int(os.path.getsize(path) * _LATEST)
+    with open(path, "rb") as file:
+        first = _MARK.match(file.read(16))
+        file.seek(max(0, latest - _WINDOW))
+        start, window = file.tell(), file.read(min(latest, _WINDOW))
+    marks = (each for each in _MARK.finditer(window) if first and each.lastgroup == first.lastgroup)
+    return max((start + each.start() for each in marks), default=None)
+
+
+def _record_in(path: str) -> int | None:
+    size = os.path.getsize(path)
+    with open(path, "rb") as file:
+        for width, order, more in _LENGTHS:
+            starts = [0]
+            while starts[-1] < size and len(starts) <= _MOST_MEMBERS:
+                file.seek(starts[-1])
+                length = int.from_bytes(file.read(width), order)
+                starts.append(starts[-1] + length + more if length else size + 1)
+            if starts[-1] == size:
+                return max(start for start in starts if start <= size * _LATEST)
+    return None
 
 
 def _line_in(path: str) -> int | None:

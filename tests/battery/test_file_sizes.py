@@ -1,10 +1,15 @@
 """Files under faults: of ordinary size, of which kinds, which of them, and cut at which place."""
 
+import gzip
 import mmap
 import os
+import pickle
+import random
+import struct
 import tarfile
 
 import numpy as np
+import pyarrow as pa
 import pytest
 import torch
 
@@ -123,8 +128,46 @@ def test_text_ends_where_a_line_ends(newline, letter, count, tmp_path):
     assert set(line.split(newline)) == {f"{letter * 3},1", ""}
 
 
+def _batches():
+    stream = pa.BufferOutputStream()
+    batch = pa.record_batch({"x": [0.5] * 50})
+    with pa.ipc.new_stream(stream, batch.schema) as writer:
+        starts = [writer.write(batch) or stream.tell() for _ in range(10)]
+    return stream.getvalue().to_pybytes(), starts
+
+
+RECORD = random.Random(0).randbytes(100)
+RECORDS = {
+    "gzip": gzip.compress(RECORD),
+    "pickle": pickle.dumps({"x": RECORD}),
+    "TFRecord": struct.pack("<QI", 100, 7) + RECORD + bytes(4),
+    "length": struct.pack(">I", 100) + RECORD,
+}
+
+
+@pytest.mark.parametrize("name", [*RECORDS, "arrow"])
+def test_stream_ends_where_a_record_ends(name, tmp_path):
+    content, starts = RECORDS.get(name, b"") * 11, [len(RECORDS.get(name, b"")) * 9]
+    if name == "arrow":
+        content, starts = _batches()
+    path = tmp_path / "x"
+    path.write_bytes(content)
+
+    assert _end(path) in starts
+    assert _end(path) > 0.8 * len(content) - 100
+
+
 @pytest.mark.parametrize(
-    "content", [b"", b"no line", bytes(range(256)) * 10, b"\x00\n" * 10, b"\xff\xfe\n" * 50]
+    "content",
+    [
+        b"",
+        b"no line",
+        bytes(range(256)) * 10,
+        b"\x00\n" * 10,
+        bytes(64),
+        RECORDS["gzip"],
+        b"\xff\xfe\n" * 50,
+    ],
 )
 def test_file_that_is_neither_has_no_such_place(content, tmp_path):
     path = tmp_path / "x"

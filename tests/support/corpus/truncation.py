@@ -1,7 +1,9 @@
 """Truncated or damaged input that is taken without an error: bugs, and twins without them."""
 
+import contextlib
 import csv
 import json
+import pickle
 import struct
 import zlib
 from collections.abc import Iterator
@@ -75,6 +77,33 @@ class CountedRows(Rows):
             message = f"{self.table}: {len(rows)} rows, expected {COUNT}"
             raise ValueError(message)
         yield from rows
+
+
+class PicklesUntilTheEnd(IterableDataset[Any]):
+    """One file of pickles, read until there is none left."""
+
+    def __init__(self, folder: Path) -> None:
+        self.file = folder.parent / "samples.pkl"
+        noise = np.random.default_rng(0)
+        samples = [noise.integers(0, 256, SIZE, np.uint8) for _ in range(COUNT)]
+        self.file.write_bytes(b"".join(map(pickle.dumps, [{"version": 1}, *samples])))
+
+    def __iter__(self) -> Iterator[Any]:
+        _, *samples = self._samples()
+        return (torch.from_numpy(samples[index]) for index in shard(len(samples)))
+
+    def _samples(self) -> Iterator[Any]:
+        with open(self.file, "rb") as file, contextlib.suppress(EOFError):
+            while True:
+                yield pickle.load(file)  # noqa: S301
+
+
+class CountedPickles(PicklesUntilTheEnd):
+    """Knows how many there are: healthy."""
+
+    def _samples(self) -> Iterator[Any]:
+        with open(self.file, "rb") as file:
+            yield from (pickle.load(file) for _ in range(1 + COUNT))  # noqa: S301
 
 
 class Pictures(Records):
@@ -248,6 +277,7 @@ CASES: tuple[Case, ...] = (
         FromFileCounted,
     ),
     Case("M3", Rows, "truncated-file", "corrupted: are missing", CountedRows),
+    Case("M8", PicklesUntilTheEnd, "truncated-file", "corrupted: are missing", CountedPickles),
     Case("M4", LoadsTruncatedPictures, "truncated-file", "corrupted: is wrong", Pictures),
     Case("M5", BlackIfNone, "open-error", "corrupted: identical", Pictures),
     Case("M6", TrustsPayloads, "short-read", "corrupted: is wrong", Framed),
