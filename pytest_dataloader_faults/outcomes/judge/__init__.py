@@ -169,8 +169,10 @@ def _evidence(outcome: Outcome, finding: Finding) -> Iterator[str]:
     if outcome.end.stacks and finding.verdict in (Verdict.HUNG, Verdict.POISONED):
         yield from _describe_stacks(outcome.end.stacks)
     # torch prints some errors, in a queue's feeder thread or before the fetch loop, and drops them.
+    # And a library that aborts prints why.
     may_be_dropped = (Verdict.HUNG, Verdict.CRASHED, Verdict.FAILED_UNCLEARLY)
-    if finding.verdict in may_be_dropped and outcome.stderr.strip():
+    is_explained = finding.verdict in may_be_dropped or (outcome.deaths and not finding.passed)
+    if is_explained and outcome.stderr.strip():
         yield "output of the workers:"
         yield from _limit_lines(sort_for_reader(outcome.stderr.strip().splitlines()))
 

@@ -46,8 +46,8 @@ _ENDS_WORKER = Cause(
     "terminates a worker without a fault",
     "No injected fault ended this worker: the dataset did, or a library that it uses. Look for"
     " os._exit, sys.exit, os.exec*, a signal sent to the worker, or code that closes file"
-    " descriptors it does not own. If the worker crashed, run with num_workers=0 under python -X"
-    " faulthandler to see the line",
+    " descriptors it does not own. The output of the workers may say why. A library may not allow a"
+    " fork after it was used: use it first in the worker, or start workers with forkserver",
     fix="remove os._exit, sys.exit and signals from the dataset",
     is_general=True,
 )

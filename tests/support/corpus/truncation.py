@@ -95,7 +95,7 @@ class PicklesUntilTheEnd(IterableDataset[Any]):
     def _samples(self) -> Iterator[Any]:
         with open(self.file, "rb") as file, contextlib.suppress(EOFError):
             while True:
-                yield pickle.load(file)  # noqa: S301
+                yield pickle.load(file)
 
 
 class CountedPickles(PicklesUntilTheEnd):
@@ -103,7 +103,7 @@ class CountedPickles(PicklesUntilTheEnd):
 
     def _samples(self) -> Iterator[Any]:
         with open(self.file, "rb") as file:
-            yield from (pickle.load(file) for _ in range(1 + COUNT))  # noqa: S301
+            yield from (pickle.load(file) for _ in range(1 + COUNT))
 
 
 class Pictures(Records):
