@@ -176,8 +176,7 @@ Current thread 0x2 (most recent call first):
 def test_text_shows_what_a_worker_printed_before_it_aborted():
     epoch = Pass(EPOCH_1, exception=raised("RuntimeError", "is killed by signal: Aborted"))
     died = replace(epoch, deaths=(WorkerDeath(0, 7, -signal.SIGABRT),))
-    text = _explained(revised(ordinary(died), stderr="fork() is not allowed here
-"))
+    text = _explained(revised(ordinary(died), stderr="fork() is not allowed here\n"))
 
     assert text.startswith("fails_without_fault")
     assert "fork() is not allowed here" in text

@@ -34,6 +34,7 @@ from pytest_dataloader_faults.outcomes.judge.errors import torch_dropped_a_batch
 from pytest_dataloader_faults.outcomes.records import Pass
 from pytest_dataloader_faults.outcomes.text import pluralize
 
+_MANY_FLIPS = 2000
 _ALL_CUT = 1000
 """The number of first reads of a worker that are shortened, and about that of later ones."""
 _SECOND = 2
@@ -127,7 +128,12 @@ def truncated_file(files: Workload) -> Iterator[Scenario]:
 @for_each_kind
 def corrupted_file(files: Workload) -> Iterator[Scenario]:
     """Some files only: a substitute, zeros or the next sample, shows while others are intact."""
-    yield Scenario(faults=(faults.CorruptedFile(files.filled.spread, flips=FLIPS),))
+    few = faults.CorruptedFile(files.filled.spread, flips=FLIPS)
+    starts_program = any("process" in each.counts_of("starts") for each in files.fault_free.workers)
+    yield Scenario(faults=(few,), title=f"{FLIPS} bytes" if starts_program else "")
+    if starts_program:
+        # It may print a line for each of them, and waits once the pipe is full.
+        yield Scenario(faults=(replace(few, flips=_MANY_FLIPS),), title=f"{_MANY_FLIPS:,} bytes")
 
 
 def _halfway(files: Workload) -> int:

@@ -216,6 +216,15 @@ _LOCKS = Cause(
     " every lock with a `with` block",
     fix="create locks and pools in the worker, and release each lock with a `with` block",
 )
+_FULL_PIPE = Cause(
+    "waits for a program whose pipe is full",
+    "A program printed more than its pipe holds, and waits until somebody reads it, while the"
+    " dataset waits for the program. Read both pipes, as subprocess.run(capture_output=True) and"
+    " communicate() do, or pass stderr=subprocess.DEVNULL",
+    fix="call communicate(), or pass stderr=subprocess.DEVNULL",
+)
+_WRITES_TO_PIPE = re.compile(r"in \w*pipe_write\): ")
+"""The state of a program: that of a process with Python's stacks ends its line."""
 _LONGER = (
     "If this duration is expected, raise the deadline: deadline=300 (seconds) as an argument or in"
     " the marker, or --dataloader-faults-deadline=300"
@@ -255,6 +264,8 @@ def likely_cause(outcome: Outcome, *, after_one: bool) -> Cause | None:
 
     *after_one*: whether the main process read a sample before its workers started.
     """
+    if _WRITES_TO_PIPE.search(outcome.end.stacks):
+        return _FULL_PIPE
     if not outcome.fired and outcome.loader.is_forked:
         if _waiting_lines(outcome):
             return _LOST_THREAD if has_threads_left_behind(outcome) else _LOCKS

@@ -136,6 +136,35 @@ class HidesStatus(NamesProgram):
             raise ValueError(f"record {index} is bad")
 
 
+class Decodes(Records):
+    """Has a program decode each record, which prints 2 kB about each damaged byte: healthy."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        for path in self.paths:
+            path.write_bytes(bytes(number % 8 for number in range(SIZE)))
+
+    def __getitem__(self, index: int) -> Any:
+        damaged = "$(tr -d '\\000-\\007' < \"$0\" | wc -c)"
+        script = f'cat "$0"; head -c $(({damaged} * 2000)) /dev/zero >&2'
+        return torch.tensor(list(self._run(["/bin/sh", "-c", script, self.paths[index]])))
+
+    def _run(self, command: list[Any]) -> bytes:
+        return subprocess.run(command, capture_output=True, check=True).stdout
+
+
+class NeverReadsErrors(Decodes):
+    """Has a pipe for the messages as well, and looks at it only when the program has ended."""
+
+    def _run(self, command: list[Any]) -> bytes:
+        pipe = subprocess.PIPE
+        with subprocess.Popen(command, stdout=pipe, stderr=pipe) as process:
+            assert process.stdout
+            content = process.stdout.read()
+            process.wait()
+            return content
+
+
 class ReadsTable(Records):
     """Has Arrow read a table in threads of its own, one of which reads the file ahead."""
 
@@ -178,6 +207,7 @@ CASES = (
     Case("R3", ZerosWithoutCommand, _CHECK, "corrupted: samples 0 to 15", RunsCommand),
     Case("R6", HidesStatus, _MEMORY, "failed_unclearly: ValueError does not say", RunsCommand),
     Case("R4", Aborts, _CHECK, "failed_unclearly: worker 0 was killed", ReadsInThreadPool),
+    Case("R7", NeverReadsErrors, "corrupted-file", "hung: ", Decodes),
     Case("R5", ReadsTable, _CHECK, "hung: ", ReadsTableAlone, _ARROW),
 )
 """test_exhaustion.py has those of OpenMP and OpenBLAS: their twins start no threads."""
