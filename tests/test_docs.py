@@ -15,8 +15,9 @@ import pytest
 import pytest_dataloader_faults as package
 from pytest_dataloader_faults import faults as vocabulary
 from pytest_dataloader_faults import plugin
-from pytest_dataloader_faults.battery.checks import CHECKS, OLD_NAMES
+from pytest_dataloader_faults.battery.checks import CHECKS
 from pytest_dataloader_faults.plugin import _options
+from support.old_names import OLD_NAMES
 from support.pages import PAGES, TEXTS, check_examples, generate, pages_with_examples
 from support.rows import rows
 from support.scripts import ROOT, load_script

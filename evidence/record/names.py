@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from pytest_dataloader_faults.battery.checks import OLD_NAMES
+from support.old_names import OLD_NAMES
 
 
 def current_name(check: str) -> str:

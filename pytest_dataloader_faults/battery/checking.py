@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import threading
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
@@ -10,7 +12,6 @@ from typing import Any
 from pytest_dataloader_faults import exceptions
 from pytest_dataloader_faults._settings import SAMPLES, Files, Settings, check
 from pytest_dataloader_faults._trial.factory import DatasetFactory
-from pytest_dataloader_faults.battery import progress
 from pytest_dataloader_faults.battery._battery import Battery
 from pytest_dataloader_faults.battery.checks import CHECKS, names_of_checks, require_checks
 from pytest_dataloader_faults.battery.runner import prepare, run_check
@@ -101,7 +102,7 @@ def check_dataset(
     check(on_fail=on_fail, flaky=flaky)
     names = select_checks(only, exclude, expected_failures)
     battery = Battery(make_dataset, settings)
-    with progress.bar("check_dataset", len(names)) as advance:
+    with progress_bar("check_dataset", len(names)) as advance:
         results = _run_checks(battery, names, expected_failures, flaky, advance)
         return list(_report_results(results, on_fail, flaky))
 
@@ -133,17 +134,17 @@ def _report_results(
     """Raise or warn of failures, as *on_fail* and *flaky* say, at our caller's line."""
     for result in results:
         text = f"{result.check}: {result.explanation}"
-        if not result.reproduced and flaky == "warn":
-            warnings.warn(
-                exceptions._escape_for_log(text), exceptions.FlakyCheckWarning, stacklevel=3
-            )
-        elif result.warns:
-            warnings.warn(
-                exceptions._escape_for_log(text), exceptions.UnclearErrorWarning, stacklevel=3
-            )
+        if (not result.reproduced and flaky == "warn") or result.warns:
+            warn(result, text, stacklevel=4)
         elif result.failed or not (result.reproduced or result.finding.library):
             report(text, on_fail)
         yield result
+
+
+def warn(result: CheckResult, text: str, stacklevel: int) -> None:
+    """Warn, in this *text*, of a *result* that is flaky or an unclear error."""
+    kind = exceptions.UnclearErrorWarning if result.reproduced else exceptions.FlakyCheckWarning
+    warnings.warn(exceptions._escape_for_log(text), kind, stacklevel=stacklevel)
 
 
 def report(text: str, on_fail: str | None) -> None:
@@ -152,3 +153,26 @@ def report(text: str, on_fail: str | None) -> None:
         raise exceptions.CheckFailedError(text)
     if on_fail == "warn":
         warnings.warn(exceptions._escape_for_log(text), stacklevel=4)
+
+
+@contextlib.contextmanager
+def progress_bar(title: str, total: int | None = None) -> Iterator[Callable[[], object]]:
+    """Show a bar of tqdm if it is installed, in a terminal and outside pytest.
+
+    Yields the function that counts a step of *total*.
+    """
+    try:
+        from tqdm import tqdm  # type: ignore[import-untyped]
+    except ImportError:
+        yield lambda: None
+        return
+
+    class Bar(tqdm):  # type: ignore[misc]
+        # A monitor thread would be running at each fork of a trial. And tqdm's own lock settles the
+        # default start method of multiprocessing, which the user may want to set later.
+        monitor_interval = 0
+        _lock = threading.RLock()
+
+    is_off = True if "PYTEST_CURRENT_TEST" in os.environ else None  # None: unless in a terminal.
+    with Bar(desc=title, total=total, disable=is_off) as shown:
+        yield shown.update

@@ -15,9 +15,8 @@ from typing import Any
 from pytest_dataloader_faults import exceptions
 from pytest_dataloader_faults._settings import SAMPLES, Files, Settings, check
 from pytest_dataloader_faults._trial.factory import DatasetFactory
-from pytest_dataloader_faults.battery import progress
 from pytest_dataloader_faults.battery._battery import Battery
-from pytest_dataloader_faults.battery.checking import report
+from pytest_dataloader_faults.battery.checking import progress_bar, report, warn
 from pytest_dataloader_faults.battery.checks import WORKERS_AGREE, Scenario
 from pytest_dataloader_faults.battery.runner import run_check
 from pytest_dataloader_faults.battery.targets import note_on_workers
@@ -83,7 +82,7 @@ def sweep(
     battery = Battery(make_dataset, settings)
     scenario = Scenario(processes=run_epochs(before_init=before_init))
     remaining_faults = _swept_faults(battery, scenario, faults)
-    with progress.bar("sweep") as advance:
+    with progress_bar("sweep") as advance:
         return _run_steps(battery, scenario, remaining_faults, max_trials, on_fail, advance)
 
 
@@ -160,12 +159,8 @@ def _run_step(battery: Battery, scenario: Scenario, fault: Any) -> CheckResult:
         "sweep", faults=[fault], max_trials=1, before_init=outcome.before_init or None
     )
     text = explain(outcome, finding, again, notes)
-    if not result.reproduced:
-        warnings.warn(exceptions._escape_for_log(text), exceptions.FlakyCheckWarning, stacklevel=4)
-    elif result.warns:
-        warnings.warn(
-            exceptions._escape_for_log(text), exceptions.UnclearErrorWarning, stacklevel=4
-        )
+    if result.warns or not result.reproduced:
+        warn(result, text, stacklevel=5)
     return replace(result, check=str(fault), explanation=text, notes=notes, reproduce=again)
 
 

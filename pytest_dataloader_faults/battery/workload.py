@@ -14,7 +14,6 @@ from typing import TypeAlias, TypeVar
 from pytest_dataloader_faults._arguments import ArgumentRule
 from pytest_dataloader_faults._settings import EVERY_FILE
 from pytest_dataloader_faults.battery import targets
-from pytest_dataloader_faults.battery.file_kinds import kinds_of
 from pytest_dataloader_faults.faults.globs import SCHEME, GlobMatcher, is_address, is_below
 from pytest_dataloader_faults.outcomes import FileCounts, Outcome, Reference, WorkerFacts
 from pytest_dataloader_faults.outcomes.fault_facts import unobserved_operations
@@ -404,7 +403,7 @@ class Workload:
     @cached_property
     def kinds(self) -> tuple[Workload, ...]:
         """A workload for each kind of file; only this one if all files are of one kind."""
-        kinds = kinds_of({worker: _sources(files) for worker, files in self.used.items()})
+        kinds = targets.kinds_of({worker: _sources(files) for worker, files in self.used.items()})
         if len(kinds) < 2:  # noqa: PLR2004  # kinds
             return (self,)
         return tuple(replace(self, paths=frozenset(each)) for each in kinds)

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from pytest_dataloader_faults._arguments import choose_arguments
 from pytest_dataloader_faults._settings import Files, Settings, check
 from pytest_dataloader_faults._trial.factory import DatasetFactory
-from pytest_dataloader_faults.battery import progress
+from pytest_dataloader_faults.battery.checking import progress_bar
 from pytest_dataloader_faults.exceptions import CheckFailedError, FaultNotFiredError
 from pytest_dataloader_faults.faults import KINDS, Fault
 from pytest_dataloader_faults.outcomes import Contract, Verdict
@@ -145,7 +145,7 @@ def explore(
     kinds = _default_kinds(fixed) if kinds is None else choose_arguments(choices, kinds=kinds)
     survey = _assertion.Survey(make_dataset, trial_settings, before_init=before_init)
     drawn = _runner.cases(survey, loader, max_epochs, max_faults=max_faults, kinds=kinds)
-    with progress.bar("explore", search_settings.max_examples) as advance:
+    with progress_bar("explore", search_settings.max_examples) as advance:
         search = _runner.Search(survey, advance)
         failure = search.check_without_fault(_runner.fault_free_case(fixed))
         if not failure and search_settings.max_examples >= _ENOUGH_EXAMPLES:

@@ -188,11 +188,11 @@ import sys
 import threading
 from pathlib import Path
 from pytest_dataloader_faults import check_dataset, explore, sweep
-from pytest_dataloader_faults.battery import progress
+from pytest_dataloader_faults.battery.checking import progress_bar
 from pytest_dataloader_faults.faults import OpenError
 from support.datasets import Records
 
-with progress.bar("nothing"):
+with progress_bar("nothing"):
     assert multiprocessing.get_start_method(allow_none=True) is None
     assert threading.active_count() == 1
 multiprocessing.set_start_method("fork")

@@ -17,8 +17,7 @@ from pytest_dataloader_faults import check_dataset, run_trial
 from pytest_dataloader_faults._engine import file_copies
 from pytest_dataloader_faults.battery._battery import Battery
 from pytest_dataloader_faults.battery.checks import CHECKS as ALL_CHECKS
-from pytest_dataloader_faults.battery.file_kinds import kinds_of
-from pytest_dataloader_faults.battery.targets import shortest_globs, truncation_points
+from pytest_dataloader_faults.battery.targets import kinds_of, shortest_globs, truncation_points
 from pytest_dataloader_faults.faults import CorruptedFile, ShortRead
 from pytest_dataloader_faults.faults.globs import GlobMatcher
 from pytest_dataloader_faults.outcomes import FileCounts

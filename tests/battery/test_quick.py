@@ -4,7 +4,8 @@ import json
 from collections import defaultdict
 from pathlib import Path
 
-from pytest_dataloader_faults.battery.checks import GROUPS, OLD_NAMES
+from pytest_dataloader_faults.battery.checks import GROUPS
+from support.old_names import OLD_NAMES
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs/how-to/run-in-ci.md"

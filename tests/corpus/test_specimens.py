@@ -21,7 +21,7 @@ from pytest_dataloader_faults._trial.ranks import run_ranks
 from pytest_dataloader_faults._trial.resources import missing_accelerator
 from pytest_dataloader_faults.battery._battery import Battery
 from pytest_dataloader_faults.battery.checks import CHECKS, workers
-from pytest_dataloader_faults.battery.checks.listings import LISTINGS
+from pytest_dataloader_faults.battery.checks.files import LISTINGS
 from pytest_dataloader_faults.battery.checks.memory import copy_on_write
 from pytest_dataloader_faults.battery.checks.network import NETWORK
 from pytest_dataloader_faults.battery.checks.writes import file_locks, write_error

@@ -6,7 +6,7 @@ from dataclasses import replace
 from pytest_dataloader_faults import Verdict
 from pytest_dataloader_faults.battery.checks import (
     _epochs,
-    listings,
+    files,
     memory,
     network,
     workers,
@@ -39,7 +39,7 @@ from support.facts import EPOCH_1, ordinary, raised, revised
 
 MODULES = (
     *(causes, errors, hangs, sharing, rules, memory, workers),
-    *(ranks, rank_checks, trial_rules, compare, at_rest, _epochs, listings),
+    *(ranks, rank_checks, trial_rules, compare, at_rest, _epochs, files),
     judge,
     *(network, writes),
 )

@@ -21,9 +21,8 @@ from pytest_dataloader_faults.battery.checks._base import Scenario as Scenario
 from pytest_dataloader_faults.battery.checks._base import Scenarios as Scenarios
 from pytest_dataloader_faults.battery.checks._base import check as check
 from pytest_dataloader_faults.battery.checks._epochs import EPOCHS, pin_memory
-from pytest_dataloader_faults.battery.checks.files import FILES
+from pytest_dataloader_faults.battery.checks.files import FILES, LISTINGS
 from pytest_dataloader_faults.battery.checks.files import describe_start as describe_start
-from pytest_dataloader_faults.battery.checks.listings import LISTINGS
 from pytest_dataloader_faults.battery.checks.memory import copy_on_write
 from pytest_dataloader_faults.battery.checks.ranks import RANKS, WITHOUT_RANKS
 from pytest_dataloader_faults.battery.checks.ranks import RANKS_AGREE as RANKS_AGREE
@@ -69,38 +68,6 @@ GROUPS = {
 """Names for several checks. ``quick`` has those that find most of what all of them find in the
 classes of docs/evidence/datasets.md, in a fraction of the time: see tests/battery/test_quick.py.
 """
-
-
-OLD_NAMES = {
-    old: new
-    for new, names in {
-        "two-epochs": "leftover-files",
-        "persistent-workers": "abandoned-epoch resource-growth",
-        "open-error": "permission-denied",
-        "missing-file": "file-missing missing-before-init",
-        "empty-file": "truncated-empty empty-before-init",
-        "truncated-file": (
-            "truncated-half truncated-tail truncated-before-init recovers-after-truncation"
-        ),
-        "corrupted-file": "corrupted-before-init",
-        "read-error": "read-error-halfway read-error-before-init",
-        "read-error-once": "read-error-transient recovers-after-read-error",
-        "hung-read": "connection-hung",
-        "listing-order": "ranks-listing-order",
-        "worker-killed": (
-            "worker-killed-first worker-killed-middle worker-killed-last worker-killed-reading"
-            " worker-killed-writing"
-        ),
-        "write-error": "disk-full",
-        "connection-error": "connect-error connection-reset connection-closed",
-        "file-locks": "locked-file no-locks",
-        "ranks-agree": "ranks-next-epoch ranks-share-folder",
-        "resumes": "resumes-after-death",
-        "rank-stops": "rank-read-error rank-worker-killed",
-    }.items()
-    for old in names.split()
-}
-"""The checks that were once several: the present name by the old one, for the error about it."""
 
 
 def missing_requirement(check: Check, settings: Settings) -> str:
@@ -183,9 +150,6 @@ def _expand(argument: str, name: str) -> Iterable[str]:
 def require_checks(argument: str, names: Iterable[str]) -> None:
     """Raise InvalidArgumentError if one of *names* is not a check."""
     for name in names:
-        if name in OLD_NAMES and name not in CHECKS:
-            message = f"{argument} contains {name!r}, which is now called {OLD_NAMES[name]!r}"
-            raise InvalidArgumentError(message)
         if name not in CHECKS:
             choices = tuple(CHECKS) if name in GROUPS else (*CHECKS, *GROUPS)
             advice = suggest_name(str(name), choices) or f"Choose from {', '.join(choices)}"

@@ -12,7 +12,7 @@ from dataclasses import KW_ONLY, dataclass, field, fields, replace
 from typing import Any, ClassVar, TypeAlias
 
 from pytest_dataloader_faults import _arguments as allow
-from pytest_dataloader_faults.battery.file_kinds import titles_of
+from pytest_dataloader_faults.battery.targets import titles_of
 from pytest_dataloader_faults.battery.workload import NotApplicable, Workload, map_applicable
 from pytest_dataloader_faults.exceptions import InvalidArgumentError, InvalidCheckError
 from pytest_dataloader_faults.faults import Fault
@@ -22,11 +22,8 @@ from pytest_dataloader_faults.outcomes.text import pluralize
 from pytest_dataloader_faults.steps import PROCESSES, Action, TrialOptions, run_epochs
 
 WORKERS_AGREE = "workers-agree"
-HALF = 0.5
 PATIENCE = 1.0
 """Seconds. A dataset or a client with a shorter timeout raises an error before that."""
-FLIPS = 8
-"""The number of damaged bytes in a file."""
 _TEXT = allow.ArgumentRule(lambda value: isinstance(value, str), "a str")
 _FLAGS = [each.name for each in fields(TrialOptions) if isinstance(each.default, bool)]
 
