@@ -17,6 +17,7 @@ decides. The items of a test share none from then on, unless both have the same 
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import os
 import time
 from collections.abc import Callable, Hashable, Mapping
@@ -153,6 +154,14 @@ class Batteries:
         is_same = earlier is not None and earlier.verdict is result.verdict
         self._keep(call, battery, settings, is_shared=is_same or is_shared)
         return result, not run.unusable_reason
+
+    def samples_of(self, call: Hashable) -> str:
+        """A digest of the samples without a fault; "" if they are unknown, or random."""
+        kept = self._kept.get(call)
+        if kept is None or (reference := kept.battery.fault_free_run.reference).comparison.is_loose:
+            return ""
+        text = repr([(name, sample.digest) for name, sample in reference.samples])
+        return hashlib.sha256(text.encode()).hexdigest()[:16]
 
     def _keep(
         self, call: Hashable, battery: Battery, settings: Settings, *, is_shared: bool | None

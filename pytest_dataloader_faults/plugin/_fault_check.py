@@ -107,7 +107,8 @@ class FaultCheck:
         if not is_usable:
             firsts[test] = self._node.nodeid
         duration = round(time.monotonic() - began, 3)
-        self._facts = {"duration": duration, "without_fault": not is_usable}
+        samples = self._node.config.stash[_batteries].samples_of(test)
+        self._facts = {"duration": duration, "without_fault": not is_usable, "samples": samples}
         return result
 
     def _origin_of(self, make_dataset: object) -> str:

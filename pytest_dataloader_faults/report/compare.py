@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from pytest_dataloader_faults.outcomes.text import is_or_are, pluralize
+from pytest_dataloader_faults.outcomes.text import is_or_are, join_some, pluralize
 from pytest_dataloader_faults.report.model import (
     LEFT_OUT,
     NOT_RUN,
@@ -18,6 +18,10 @@ from pytest_dataloader_faults.report.model import (
 NEW, OTHER_VERDICT = "newly failing", "with a different verdict"
 FIXED, NOT_FIXED = "fixed", "neither failing nor fixed"
 """The kinds of changes."""
+_OTHER_SAMPLES = (
+    "other samples without a fault: {}. If no file has changed, the dataset may depend on the order"
+    " of a set, on hash(), or on the path of its folder"
+)
 _REPEATED = (
     "; {} {} in several reports, and the worst result wins. To keep all results, label the"
     " reports, as in py312=REPORT.json"
@@ -53,6 +57,18 @@ def compare_reports(old: Report, new: Report) -> Iterator[str]:
     for kind, lines in changes.items():
         yield f"{kind}:"
         yield from (f"  {line}" for line in lines)
+    before_by_test, now_by_test = map(_samples_by_test, (old, new))
+    common = before_by_test.keys() & now_by_test.keys()
+    if others := sorted(test for test in common if before_by_test[test] != now_by_test[test]):
+        yield _OTHER_SAMPLES.format(join_some(others))
+
+
+def _samples_by_test(report: Report) -> dict[str, set[str]]:
+    """The digests of the samples of each test whose dataset has some that are not random."""
+    digests: dict[str, set[str]] = {}
+    for item in filter(lambda item: item.samples, report.items):
+        digests.setdefault(item.test, set()).add(item.samples)
+    return digests
 
 
 def add_label(report: Report, label: str) -> Report:

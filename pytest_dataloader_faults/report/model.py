@@ -65,6 +65,7 @@ class Item:
     cause: str = ""
     fix: str = ""
     library: str = ""
+    samples: str = ""
     notes: tuple[str, ...] = ()
     faults: tuple[str, ...] = ()
     reproduce: str = ""

@@ -294,9 +294,10 @@ REPORTS = {
         )
     ),
 }
-OLD = Report(items=(failed(), failed(check="pickles"), failed(check="short-read")))
+OLD = Report(items=(failed(samples="a"), failed(check="pickles"), failed(check="short-read")))
 NEW = {
     "unchanged": OLD,
+    "other samples": Report(items=(failed(samples="b"), *OLD.items[1:])),
     "fixed": Report(items=(item(), *OLD.items[1:])),
     "worse": Report(items=(*OLD.items, failed(check="missing-file"))),
     "a different verdict": Report(items=(failed(verdict="hung"), *OLD.items[1:])),
