@@ -164,7 +164,7 @@ REFUSED = {
     "workers": (NOT_WORKERS, "a tuple of worker ids, or None for all"),
     "after": ((-1, 0.5, "0", None, True), "an int, 0 or more bytes of the response"),
     "keep": ((1.0, 1.5, -0.1, -1, "1", None, True, float("nan")), "a fraction in [0.0, 1.0) or"),
-    "status": ((201, 399, 600, "503", None, True), "200, or an HTTP status from 400 to 599"),
+    "status": ((201, 399, 600, "503", None, True), "200, 206, or an HTTP status from 400 to 599"),
     "body": ((b"x", 1, ("x",)), "a str, or None for a page with the status"),
     "retry_after": ((-1, 0.5, "0", True), "an int, 0 or more seconds, or None"),
     "min_bytes": (

@@ -8,7 +8,7 @@ from __future__ import annotations
 import errno as _errno
 from dataclasses import dataclass, field
 from http import HTTPStatus
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from pytest_dataloader_faults import _arguments as allow
 from pytest_dataloader_faults.faults.base import Effect, Fault, Globs, Place, Triggered, kind
@@ -84,8 +84,9 @@ class ConnectionClosed(_TruncatedResponse):
     """
 
 
-def _is_status(value: object) -> bool:
-    return allow.is_int(value, 400, 599) or allow.is_int(value, 200, 200)
+def _is_status(value: Any) -> bool:
+    is_success = value in (HTTPStatus.OK, HTTPStatus.PARTIAL_CONTENT)
+    return allow.is_int(value, 200, 599) and (is_success or value >= HTTPStatus.BAD_REQUEST)
 
 
 @kind
@@ -97,17 +98,19 @@ class HttpError(Triggered, NetworkFault):
     first that fails.
 
     *status* is a number from 400 to 599, or 200: some servers send the page of a login or of an
-    exceeded quota as if it were the data. *body* is the page; with None, a short one that names the
-    status and the request. *retry_after* is the number of seconds in the Retry-After header; with
-    None, the response has no such header. Only plain HTTP/1.0 and HTTP/1.1 are affected: requests
-    in TLS (``https://``) are encrypted, so they pass, and ``Outcome.unobserved`` counts the
-    connections.
+    exceeded quota as if it were the data. With 206, only requests of a part match, and the server
+    receives them without their Range header: it sends the whole file, with status 200.
+
+    *body* is the page; with None, a short one that names the status and the request. *retry_after*
+    is the number of seconds in the Retry-After header; with None, the response has no such header.
+    Only plain HTTP/1.0 and HTTP/1.1 are affected: requests in TLS (``https://``) are encrypted, so
+    they pass, and ``Outcome.unobserved`` counts the connections.
     """
 
     happens_in: ClassVar = Place.ANSWER
     _rules: ClassVar = {
         **NetworkFault._rules,
-        "status": allow.ArgumentRule(_is_status, "200, or an HTTP status from 400 to 599"),
+        "status": allow.ArgumentRule(_is_status, "200, 206, or an HTTP status from 400 to 599"),
         "body": allow.optional(
             lambda value: isinstance(value, str), "a str, or None for a page with the status"
         ),
@@ -126,5 +129,10 @@ class HttpError(Triggered, NetworkFault):
 
     @property
     def claims_success(self) -> bool:
-        """Whether only the page itself shows that it is not the data."""
-        return self.status == HTTPStatus.OK
+        """Whether only the content itself shows that it is not the data."""
+        return self.status < HTTPStatus.BAD_REQUEST
+
+    @property
+    def ignores_range(self) -> bool:
+        """Whether the server sends a whole file in place of a part."""
+        return self.status == HTTPStatus.PARTIAL_CONTENT

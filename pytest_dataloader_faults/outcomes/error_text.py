@@ -189,6 +189,8 @@ _OF_MACHINE = re.compile(
 
 def describe_fault(fault: Fault) -> str:
     """What the dataset experiences by *fault*, which has no errno; {} is the file."""
+    if isinstance(fault, HttpError) and fault.ignores_range:
+        return "{} sent a whole file in place of a part"
     if isinstance(fault, HttpError):
         return f"{{}} answered with HTTP status {fault.reason}"
     return _HAPPENED[type(fault)]

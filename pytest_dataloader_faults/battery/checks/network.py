@@ -167,7 +167,9 @@ def _send_pages(workload: Workload) -> Iterator[Scenario]:
         faults=(unavailable,), title="503 after a few requests", require_effect=_require_firing
     )
     page = HttpError(path, int(HTTPStatus.OK))
-    yield Scenario(faults=(page,), title=_PAGE, require_effect=_require_request)
+    whole = HttpError(path, int(HTTPStatus.PARTIAL_CONTENT))
+    for title, fault in ((_PAGE, page), ("a whole file in place of a part", whole)):
+        yield Scenario(faults=(fault,), title=title, require_effect=_require_request)
 
 
 @in_constructor

@@ -281,6 +281,12 @@ PAGE_AS_DATA = Cause(
     " content, its length or a checksum with what you expect, and raise an error",
     fix="check the Content-Type, the length or a checksum of a response",
 )
+_WHOLE_AS_PART = Cause(
+    "uses a whole file as the part that it requested",
+    "The server ignored the Range header, as it may, and sent the whole file with status 200."
+    " Compare the status with 206, and raise an error, or cut the part out of the response",
+    fix="check that the status of a range request is 206",
+)
 _BY_FAULT: dict[type[Fault], Cause] = {
     TruncatedFile: _SHORT_FILE,
     ShortRead: _SHORT_READ,
@@ -300,7 +306,7 @@ def _sample_cause(outcome: Outcome, wrong: Wrong | None, fault_free: Outcome) ->
     kind = next((each for each in _BY_FAULT if isinstance(fault, each)), None)
     accepted = _BY_FAULT[kind] if kind and may_be_of_file else None
     if isinstance(fault, HttpError) and accepted and fault.claims_success:
-        accepted = PAGE_AS_DATA
+        accepted = _WHOLE_AS_PART if fault.ignores_range else PAGE_AS_DATA
     if accepted in (_SHORT_FILE, _SHORT_READ):  # Then samples may be missing as well.
         return accepted
     if wrong is Wrong.MISSING:

@@ -157,6 +157,28 @@ class TakesErrorPage(Served):
         return requests.get(url, timeout=self.limit).content
 
 
+class RequestsParts(Served):
+    """Requests a part of each file, and checks that it is one: healthy."""
+
+    def _fetch(self, url: str) -> bytes:
+        answer = requests.get(url, headers={"Range": "bytes=0-63"}, timeout=self.limit)
+        answer.raise_for_status()
+        self._require_record(url, answer.headers["Content-Type"])
+        self._require_part(answer)
+        return answer.content
+
+    def _require_part(self, answer: requests.Response) -> None:
+        if answer.status_code != HTTPStatus.PARTIAL_CONTENT:
+            raise OSError(f"{answer.url}: status {answer.status_code} in place of a part")
+
+
+class TakesWholeForPart(RequestsParts):
+    """Takes whatever comes for the part."""
+
+    def _require_part(self, answer: requests.Response) -> None:
+        """Look at nothing."""
+
+
 class SessionInInit(Served):
     """Requests each record in a session, whose connection is open before the workers start."""
 
@@ -242,6 +264,7 @@ CASES: tuple[Case, ...] = (
     Case("N5", ZerosIfMissing, "http-error", "corrupted: identical (all zeros)", AnyErrorIfMissing),
     Case("N6", TakesAnyType, "http-error", "corrupted: ", Served),
     Case("N7", RetryAppends, "connection-error", "corrupted: ", Resumes),
+    Case("N9", TakesWholeForPart, "http-error", "corrupted: ", RequestsParts),
     Case("N8", Downloads, "connection-error", "poisoned: ", DownloadsWhole),
     Case("N8", Downloads, "http-error", "corrupted: ", DownloadsWhole),
     Case("N8", Downloads, "write-error", "poisoned: ", DownloadsWhole),

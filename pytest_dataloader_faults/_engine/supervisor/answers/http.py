@@ -26,6 +26,7 @@ _METHODS = tuple(
 _REQUEST_LINE = re.compile(rb"(\w+) (\S+) HTTP/1\.([01])")
 _EMPTY_LINES = re.compile(rb"[\r\n]*")
 _END_OF_HEAD = re.compile(rb"\r?\n\r?\n")
+_RANGE = re.compile(rb"^range:.*\n", re.IGNORECASE | re.MULTILINE)
 _LONGEST_HEAD = 1 << 16
 _TLS_HANDSHAKE = b"\x16"
 _OTHER_PROTOCOL = "connection that does not carry HTTP/1.x"
@@ -115,8 +116,10 @@ class HttpRequests:
                 self._ask(partial(self._stop_parsing, _UPLOAD))
                 source.data = head + source.data
                 break
-            error = self._ask(partial(self._decide, may_answer))
-            if error is not None:
+            error = self._ask(partial(self._decide, may_answer, request))
+            if error is not None and error[0].ignores_range:
+                head = _RANGE.sub(b"", head)
+            elif error is not None:
                 for _ in source.parts(request.length):
                     pass
                 yield _make_answer(request, *error)
@@ -159,13 +162,17 @@ class HttpRequests:
             return None
         return empty_lines.end() + end.end() if end else None
 
-    def _decide(self, may_answer: Callable[[], bool]) -> tuple[HttpError, int] | None:
+    def _decide(
+        self, may_answer: Callable[[], bool], request: _Request
+    ) -> tuple[HttpError, int] | None:
         """The fault that is due for a request, and the number of the request."""
         counters = [*self._worker.counters_for_path(HttpError, self._operation.path)]
         if not may_answer():
             self._worker.unobserved[_PIPELINED] += bool(counters)
             return None
         for counter in counters:
+            if counter.fault.ignores_range and "range" not in request.fields:
+                continue
             if counter.reach():
                 self._worker.fire(counter, *self._operation)
                 return counter.fault, counter.matched
