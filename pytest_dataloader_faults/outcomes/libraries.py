@@ -41,7 +41,8 @@ INNER_LOADERS = {
 _PILLOW = "PIL.ImageFile.LOAD_TRUNCATED_IMAGES"
 _WEBDATASET = "webdataset.WebDataset"
 _ZARR_STORE = "zarr.storage.LocalStore"
-SETTINGS = (_PILLOW, _WEBDATASET, _ZARR_STORE)
+_IMREAD = "cv2.imread"
+SETTINGS = (_PILLOW, _WEBDATASET, _ZARR_STORE, _IMREAD)
 """What can be set in modules of libraries to accept bad files, or a class that hints name."""
 HOW_TO_SHARE = {
     "unable to lock file": "Open it for reading only: h5py.File(path, 'r')",
@@ -194,6 +195,15 @@ HINTS = (
         "Pillow accepts truncated images because LOAD_TRUNCATED_IMAGES is set. Remove"
         f" {_PILLOW} = True, and let Pillow's OSError reach the loader",
         f"remove {_PILLOW} = True",
+    ),
+    Hint(
+        "OpenCV",
+        lambda outcome: _is_set(_IMREAD, outcome) and _has_bad((".jpg", ".jpeg"), outcome),
+        (TRUNCATED,),
+        "OpenCV decodes a JPEG whose end is missing, and fills the rest of the picture with gray."
+        " Check that the last two bytes of the file are 0xFF 0xD9, which mark its end, or decode it"
+        " with Pillow, which raises an error",
+        "check that a JPEG ends with 0xFF 0xD9, or decode it with Pillow",
     ),
     Hint(
         "tarfile",
