@@ -224,6 +224,14 @@ HINTS = (
         "count the members of the tar archive, and raise every error",
     ),
     Hint(
+        "Arrow",
+        lambda outcome: _has_bad((".arrow",), outcome),
+        (TRUNCATED,),
+        "A stream of Arrow that ends between two batches looks complete. Compare the number of"
+        " rows, such as len() of a dataset of Hugging Face, with a count that you store elsewhere",
+        "compare the number of rows of an Arrow file with a count that you store",
+    ),
+    Hint(
         "csv",
         lambda outcome: _has_bad((".csv", ".tsv"), outcome),
         (TRUNCATED,),
