@@ -268,6 +268,7 @@ class FileCounts(NamedTuple):
         longest_offset: The offset in the file at which that read started, in bytes.
         longest_bytes: How many bytes it read.
         locks: How often it tried to lock the file.
+        maps: How many of the reads were mappings.
     """
 
     opens: int = 0
@@ -278,6 +279,7 @@ class FileCounts(NamedTuple):
     longest_offset: int = 0
     longest_bytes: int = 0
     locks: int = 0
+    maps: int = 0
 
 
 @dataclass(frozen=True)
@@ -288,11 +290,9 @@ class WorkerFacts:
         worker: The worker's id.
         pid: The id of the process.
         fetches: How many batches it started.
-        files: How often it opened, read, wrote and locked each data file, and the bytes that it
-            read. Under faults, all but opens are counted only for files that such a fault targets.
+        files: What it did to each data file. Under faults, all but opens counts for targets only.
         unobserved: How often it did something whose reads or writes the engine cannot see, by name.
-        tallies: By operation, how often it did what is not done to a file, and to what. Faults name
-            such operations as their ``operation``. Counted like *files*.
+        tallies: By the ``operation`` of faults, how often it did what is not done to a file.
         notes: What only some checks read: by a name, a list for each of some files.
         shared_offset_files: Files that it and another worker read through the same file offset.
         lengthened_files: Files whose truncated copy it extended by writing beyond its end.

@@ -247,7 +247,9 @@ class WorkerFaults:
     def _count_read(self, operation: Operation, offset: int, length: int) -> None:
         self.count(operation.path, "reads", length)
         counts = self.files[operation.path]
-        if counts.reads > 1 and length > counts.longest_bytes and operation.call != MAP:
+        if operation.call == MAP:
+            self.count(operation.path, "maps")
+        elif counts.reads > 1 and length > counts.longest_bytes:
             self.files[operation.path] = counts._replace(
                 longest=counts.reads, longest_offset=offset, longest_bytes=length
             )

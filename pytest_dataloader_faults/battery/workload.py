@@ -222,6 +222,12 @@ class Workload:
         return self._files_with(lambda counts: counts.reads, partial(self.no_target, "read"))
 
     @cached_property
+    def mapped(self) -> FileSet:
+        """The data files that workers only map."""
+        explain = partial(self.no_target, "map")
+        return self._files_with(lambda counts: 0 < counts.maps == counts.reads, explain)
+
+    @cached_property
     def read_by_main_process(self) -> FileSet:
         """The data files that the constructor or the main process reads or maps."""
         files = self.used.get(None, {})

@@ -72,6 +72,7 @@ class ReadError(FailedCall):
     """Reading a matching file fails with EIO, or the errno of your choice.
 
     read(2), pread(2), readv(2) and preadv(2) fail with *errno*; accessing a mapping raises SIGBUS.
+    With ENODEV, mmap(2) fails as well, as on a drive that cannot map a file.
 
     Mapping a file counts as one read of it. With *offset*, only reads that touch bytes at or after
     that position fail; in a mapping, only the pages that lie entirely after it.

@@ -2,9 +2,11 @@
 
 import contextlib
 import csv
+import errno
 import json
 import pickle
 import struct
+import warnings
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
@@ -237,6 +239,30 @@ class TrustsPayloads(Framed):
         return data
 
 
+class Mapped(Records):
+    """Maps each record, and copies it to a buffer that it uses again: healthy."""
+
+    def __getitem__(self, index: int) -> Any:
+        buffer = np.zeros(SIZE, np.uint8)
+        self._fill(buffer, self.paths[index])
+        return torch.from_numpy(buffer), index
+
+    def _fill(self, buffer: np.ndarray, path: Path) -> None:
+        buffer[:] = np.memmap(path, np.uint8, "r")
+
+
+class FillsNoBuffer(Mapped):
+    """Warns of the error of a mapping, and goes on."""
+
+    def _fill(self, buffer: np.ndarray, path: Path) -> None:
+        try:
+            super()._fill(buffer, path)
+        except OSError as error:
+            if error.errno != errno.ENODEV:
+                raise
+            warnings.warn(str(error), stacklevel=2)
+
+
 class Indexed(Records):
     """Workers read an index before the records that it names: healthy."""
 
@@ -312,6 +338,7 @@ CASES: tuple[Case, ...] = (
         f"failed_unclearly: {_CLAIM}",
         SaysUnreadable,
     ),
+    Case("M10", FillsNoBuffer, "read-error", "corrupted: identical (all zeros)", Mapped),
     Case("M7", ZerosBehindAnIndex, "read-error", "corrupted: identical", Indexed),
     Case("M7", ZerosBehindAnIndex, "truncated-file", "corrupted: identical", Indexed),
     Case("M2", Records, "corrupted-file", "corrupted: is wrong", Checked, options=PROMISES),

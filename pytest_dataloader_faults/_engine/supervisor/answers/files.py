@@ -329,7 +329,7 @@ def _read_answer(
 
     if due.errno:
         fail = functools.partial(worker.listener.fail, call, due.errno)
-        return fail_mapping if call.name == MAP else fail
+        return fail_mapping if call.name == MAP and due.errno != errno.ENODEV else fail
     proceed = functools.partial(worker.listener.continue_syscall, call)
     return proceed if due.max_bytes is None else give_part
 
