@@ -268,21 +268,14 @@ def count_batches_of_worker(loader: DataLoader[Any]) -> int | None:
 _EPOCHS, _MOST_DRAWN = 8, 100_000
 
 
-def count_never_drawn(loader: DataLoader[Any]) -> int:
-    """How many of the last indices a user's own sampler never draws, although it shuffles.
-
-    0 if it draws each of them in one of eight epochs, the same order in all of them, or anything
-    else than indices. It is not asked for very long epochs.
-    """
+def draw_epochs(loader: DataLoader[Any]) -> set[tuple[Any, ...]]:
+    """The orders that a user's own sampler draws in eight epochs; none for very long epochs."""
     sampler, length = loader._index_sampler, len(loader.dataset)  # type: ignore[arg-type]
     while isinstance(sampler, _FirstSampler):
         sampler = sampler._inner
     if _is_finite(sampler) or length > _MOST_DRAWN:
-        return 0
-    orders = {tuple(_draw(sampler, epoch, length)) for epoch in range(_EPOCHS)}
-    drawn = set(itertools.chain.from_iterable(orders))
-    missing = length - len(drawn)
-    return missing if len(orders) > 1 and drawn == set(range(length - missing)) else 0
+        return set()
+    return {tuple(_draw(sampler, epoch, length)) for epoch in range(_EPOCHS)}
 
 
 def _draw(sampler: Any, epoch: int, length: int) -> Iterator[Any]:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Container, Iterable, Iterator
+import itertools
+from collections.abc import Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -55,6 +56,12 @@ SAME_AGAIN = Cause(
 )
 
 
+SAME_ORDER = Cause(
+    "shuffles every epoch identically",
+    "Before each epoch, set_epoch() was called on the loader, its samplers and its dataset, if they"
+    " have it. Shuffle with a seed and that number, in the same way on all ranks",
+    fix="shuffle with the seed plus the epoch of set_epoch()",
+)
 CUTS_FIRST = Cause(
     "leaves out the same samples in every epoch",
     "The sampler cuts off the last indices, which fill no batch, and shuffles the others. Shuffle"
@@ -64,16 +71,19 @@ CUTS_FIRST = Cause(
 
 
 @dataclass(frozen=True)
-class NeverDrawn(Note):
-    """Samples that no epoch draws, although each has another order.
+class DrawnEpochs(Note):
+    """What a sampler draws in several epochs: one order again and again, or never the last indices.
 
     Attributes:
-        count: How many they are: the last ones.
+        count: How many indices it never draws.
         length: How many samples there are.
+        is_same: Whether each epoch has the same order, which a sampler that is made with another
+            seed does not have.
     """
 
     count: int
     length: int
+    is_same: bool = False
 
 
 @dataclass(frozen=True)
@@ -81,13 +91,35 @@ class DrawEpochs(Step):
     """Have the sampler alone draw several epochs, without reading a sample."""
 
     def run(self, process: TrialProcess) -> None:
-        """Note which samples it never draws, if it is one of the user's own."""
-        from pytest_dataloader_faults._trial.samplers import count_never_drawn
-
-        loader = process.loader
+        """Note what it draws, if it is one of the user's own."""
         with contextlib.suppress(Exception):  # Of the user's sampler, whose epochs have passed.
-            if count := count_never_drawn(loader):
-                process.journal.write_note(NeverDrawn(count, len(loader.dataset)))
+            self._note_orders(process)
+
+    def _note_orders(self, process: TrialProcess) -> None:
+        from pytest_dataloader_faults._engine.worker.fetch_hooks import seed_everything
+        from pytest_dataloader_faults._trial.loaders import make_loader
+        from pytest_dataloader_faults._trial.samplers import draw_epochs
+
+        orders, length = draw_epochs(process.loader), len(process.loader.dataset)
+        drawn = set(itertools.chain.from_iterable(orders))
+        count = length - len(drawn)
+        is_same = len(orders) == 1 and not is_in_order(min(orders))
+        if is_same:
+            seed_everything(process.job.settings.seed + 1)
+            is_same = draw_epochs(make_loader(process.job)) != orders
+        if is_same or (len(orders) > 1 and drawn == set(range(length - count))):
+            process.journal.write_note(DrawnEpochs(count, length, is_same))
+
+
+def is_in_order(drawn: Sequence[Any]) -> bool:
+    """Whether *drawn* is sorted, except that it may start over once to fill up the last batches."""
+    try:
+        falls = sum(index > next_index for index, next_index in itertools.pairwise(drawn))
+    except TypeError:  # A sampler can draw objects of any type.
+        falls = sum(
+            repr(index) > repr(next_index) for index, next_index in itertools.pairwise(drawn)
+        )
+    return bool(falls <= 1)
 
 
 @dataclass(frozen=True)
@@ -161,14 +193,17 @@ def _find_bad_second_epoch(outcome: Outcome, reference: Reference) -> Finding | 
             " sample twice returns two different ones"
         )
         return Finding(Verdict.CORRUPTED, sentence, SAME_AGAIN)
-    return _find_never_drawn(outcome) or _find_leftovers(outcome)
+    return _find_bad_order(outcome) or _find_leftovers(outcome)
 
 
-def _find_never_drawn(outcome: Outcome) -> Finding | None:
-    """The last samples, too few for a batch, if the sampler cuts them off before it shuffles."""
+def _find_bad_order(outcome: Outcome) -> Finding | None:
+    """An order that never changes, or last samples, too few for a batch, that no epoch has."""
     size = max((len(indices) for indices in outcome.epochs[0].drawn), default=0)
-    for note in outcome.of(NeverDrawn):
-        if note.count < size and (note.length - note.count) % size == 0:
+    for note in outcome.of(DrawnEpochs):
+        if note.count < size and note.is_same:
+            sentence = "the sampler shuffled once, and drew the same order in eight epochs"
+            return Finding(Verdict.CORRUPTED, sentence, SAME_ORDER)
+        if 0 < note.count < size and (note.length - note.count) % size == 0:
             last = f"the last {note.count} of {pluralize(note.length, 'sample')}"
             sentence = f"the sampler drew {last} in none of eight epochs, although it shuffles"
             return Finding(Verdict.CORRUPTED, sentence, CUTS_FIRST)

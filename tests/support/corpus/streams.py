@@ -44,6 +44,21 @@ class CutsFirst(ShufflesFirst):
         return iter(self.draw(len(self)))
 
 
+class ShufflesOnce(ShufflesFirst):
+    """Shuffles where it is made, and never again."""
+
+    def __init__(self, count: int) -> None:
+        super().__init__(count)
+        self.order = super().draw(count)
+
+    def draw(self, count: int) -> list[int]:
+        return self.order[:count]
+
+
+def shuffles_once(folder: Path) -> DataLoader[Any]:
+    return DataLoader(Records(folder), 3, sampler=ShufflesOnce(COUNT), num_workers=2)
+
+
 def shuffles_first(folder: Path) -> DataLoader[Any]:
     return DataLoader(Records(folder), 3, sampler=ShufflesFirst(COUNT), num_workers=2)
 
@@ -215,6 +230,7 @@ CASES: tuple[Case, ...] = (
         RecordStream,
     ),
     Case("H7", IteratorOnSelf, "two-epochs", "corrupted: 0 of its 16 samples", RecordStream),
+    Case("H12", shuffles_once, "two-epochs", "corrupted: the same order in", shuffles_first),
     Case("H11", cuts_first, "two-epochs", "corrupted: the last 1 of 16", shuffles_first),
     Case(
         "H7",

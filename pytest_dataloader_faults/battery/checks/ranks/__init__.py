@@ -13,7 +13,7 @@ import itertools
 import os
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +22,7 @@ from pytest_dataloader_faults.battery.checks._base import (
     check,
     for_each_kind,
 )
+from pytest_dataloader_faults.battery.checks._epochs import SAME_ORDER, is_in_order
 from pytest_dataloader_faults.battery.workload import Workload
 from pytest_dataloader_faults.faults import ReadError, WorkerKilled
 from pytest_dataloader_faults.outcomes import Finding, Outcome, Reference, Verdict
@@ -188,12 +189,6 @@ RANKS_AGREE = "ranks-agree"
 WITHOUT_RANKS = (
     "it applies to training with several processes: pass ranks=2, or --dataloader-faults-ranks=2"
 )
-SAME_ORDER = Cause(
-    "shuffles every epoch identically",
-    "Before each epoch, set_epoch() was called on the loader, its samplers and its dataset, if they"
-    " have it. Shuffle with a seed and that number, in the same way on all ranks",
-    fix="shuffle with the seed plus the epoch of set_epoch()",
-)
 _HALVES = 2
 
 
@@ -273,24 +268,13 @@ def _find_same_order(outcome: Outcome) -> Finding | None:
     for number, rank in enumerate(outcome.ranks):
         orders = [[index for batch in epoch.drawn for index in batch] for epoch in rank.epochs]
         is_same = len(orders) > 1 and orders[0] == orders[1]
-        if is_same and len(orders[0]) > 1 and not _is_in_order(orders[0]):
+        if is_same and len(orders[0]) > 1 and not is_in_order(orders[0]):
             sentence = (
                 f"rank {number} drew its samples in the same order in both epochs, although they"
                 " are shuffled"
             )
             return Finding(Verdict.CORRUPTED, sentence, SAME_ORDER)
     return None
-
-
-def _is_in_order(drawn: Sequence[Any]) -> bool:
-    """Whether *drawn* is sorted, except that it may start over once to fill up the last batches."""
-    try:
-        falls = sum(index > next_index for index, next_index in itertools.pairwise(drawn))
-    except TypeError:  # A sampler can draw objects of any type.
-        falls = sum(
-            repr(index) > repr(next_index) for index, next_index in itertools.pairwise(drawn)
-        )
-    return bool(falls <= 1)
 
 
 RANKS = (ranks_agree, rank_stops)
