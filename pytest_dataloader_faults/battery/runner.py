@@ -10,8 +10,8 @@ from pytest_dataloader_faults.battery._battery import Battery
 from pytest_dataloader_faults.battery.checks import (
     CAUSE_RULES,
     CHECKS,
-    RUN_NOTES,
     describe_start,
+    note_on_connections,
 )
 from pytest_dataloader_faults.battery.fault_free_run import FaultFreeRun
 from pytest_dataloader_faults.battery.targets import note_on_workers
@@ -110,8 +110,7 @@ def _notes_on_files(run: FaultFreeRun, outcome: Outcome) -> tuple[str, ...]:
 def _notes_on_dataset(battery: Battery, outcome: Outcome) -> tuple[str, ...]:
     """Remarks on the dataset, for a result with this *outcome*."""
     reference = battery.fault_free_run.reference
-    noted_by_checks = (note for each in RUN_NOTES for note in each(battery.fault_free_run))
-    about_loader = (*note_on_workers(reference), *noted_by_checks)
+    about_loader = (*note_on_workers(reference), *note_on_connections(battery.fault_free_run))
     noted = (*_note_on_comparison(battery, outcome.comparison), *about_loader)
     sample_count = reference.sample_count
     if reference.limit is None or reference.total is None or sample_count >= reference.total:

@@ -15,7 +15,7 @@ from pytest_dataloader_faults._settings import Settings
 from pytest_dataloader_faults._trial import take_reference
 from pytest_dataloader_faults.battery._battery import Battery
 from pytest_dataloader_faults.battery.checks import CHECKS
-from pytest_dataloader_faults.battery.checks.writes import find_unlocked_write
+from pytest_dataloader_faults.battery.checks.workers import find_unlocked_write
 from pytest_dataloader_faults.faults import LockError, ThreadExhaustion
 from pytest_dataloader_faults.outcomes import (
     FaultFacts,

@@ -10,7 +10,7 @@ import torch
 from scipy.io import wavfile
 
 from pytest_dataloader_faults import check_dataset
-from pytest_dataloader_faults.battery.checks.writes import write_error
+from pytest_dataloader_faults.battery.checks.workers import write_error
 from support.datasets import Records
 
 RATE, LENGTH = 8000, 4096

@@ -24,7 +24,7 @@ from pytest_dataloader_faults.battery.checks import CHECKS, workers
 from pytest_dataloader_faults.battery.checks.files import LISTINGS
 from pytest_dataloader_faults.battery.checks.memory import copy_on_write
 from pytest_dataloader_faults.battery.checks.network import NETWORK
-from pytest_dataloader_faults.battery.checks.writes import file_locks, write_error
+from pytest_dataloader_faults.battery.checks.workers import file_locks, write_error
 from pytest_dataloader_faults.faults import WorkerKilled
 from support.causes import all_causes
 from support.corpus import BEHAVIOURS, CASES, ENTRIES, EXCUSED, OF_CHECK, SPECIMENS

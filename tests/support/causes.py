@@ -10,7 +10,6 @@ from pytest_dataloader_faults.battery.checks import (
     memory,
     network,
     workers,
-    writes,
 )
 from pytest_dataloader_faults.battery.checks import ranks as rank_checks
 from pytest_dataloader_faults.battery.checks.resume import rules
@@ -41,7 +40,7 @@ MODULES = (
     *(causes, errors, hangs, sharing, rules, memory, workers),
     *(ranks, rank_checks, trial_rules, compare, at_rest, _epochs, files),
     judge,
-    *(network, writes),
+    network,
 )
 
 

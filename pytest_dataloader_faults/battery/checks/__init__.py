@@ -10,11 +10,10 @@ import inspect
 import os
 from collections.abc import Callable, Iterable
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from pytest_dataloader_faults._arguments import suggest_name
 from pytest_dataloader_faults._settings import Settings
-from pytest_dataloader_faults.battery.checks import network, resume, workers, writes
+from pytest_dataloader_faults.battery.checks import network, resume, workers
 from pytest_dataloader_faults.battery.checks._base import WORKERS_AGREE as WORKERS_AGREE
 from pytest_dataloader_faults.battery.checks._base import Check as Check
 from pytest_dataloader_faults.battery.checks._base import Scenario as Scenario
@@ -24,27 +23,25 @@ from pytest_dataloader_faults.battery.checks._epochs import EPOCHS, pin_memory
 from pytest_dataloader_faults.battery.checks.files import FILES, LISTINGS
 from pytest_dataloader_faults.battery.checks.files import describe_start as describe_start
 from pytest_dataloader_faults.battery.checks.memory import copy_on_write
+from pytest_dataloader_faults.battery.checks.network import (
+    note_on_connections as note_on_connections,
+)
 from pytest_dataloader_faults.battery.checks.ranks import RANKS, WITHOUT_RANKS
 from pytest_dataloader_faults.battery.checks.ranks import RANKS_AGREE as RANKS_AGREE
 from pytest_dataloader_faults.exceptions import InvalidArgumentError
 from pytest_dataloader_faults.outcomes.text import format_value, shorten
 
-if TYPE_CHECKING:
-    from pytest_dataloader_faults.battery.fault_free_run import FaultFreeRun
-
 CHECKS: dict[str, Check] = {
     check.name: check
     for group in (
         *(EPOCHS, (copy_on_write, workers.memory_exhaustion), FILES, LISTINGS, workers.DEATHS),
-        *((writes.write_error, writes.file_locks, workers.thread_exhaustion), network.NETWORK),
+        *((workers.write_error, workers.file_locks, workers.thread_exhaustion), network.NETWORK),
         *((resume.resumes,), RANKS, (pin_memory,)),
     )
     for check in group
 }
 """All checks by name: those of this package, then those that users have registered."""
-CAUSE_RULES = (network.find_cause, writes.find_cause, writes.find_cause_of_wait)
-RUN_NOTES: tuple[Callable[[FaultFreeRun], tuple[str, ...]], ...] = (network.note_on_connections,)
-"""Notes on a dataset that every check adds."""
+CAUSE_RULES = (network.find_cause, workers.find_cause, workers.find_cause_of_wait)
 HOOK = "pytest_dataloader_faults_checks"
 """The pytest hook that returns the checks of a user."""
 
@@ -61,7 +58,7 @@ GROUPS = {
     ),
     "files": tuple(check.name for check in FILES),
     "listings": tuple(check.name for check in LISTINGS),
-    "writes": (writes.write_error.name,),
+    "writes": (workers.write_error.name,),
     "network": tuple(check.name for check in network.NETWORK),
     "ranks": tuple(check.name for check in RANKS),
 }

@@ -17,11 +17,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from pytest_dataloader_faults.battery.checks._base import (
-    Scenario,
-    check,
-    for_each_kind,
-)
+from pytest_dataloader_faults.battery.checks._base import Scenario, check, for_each_kind
 from pytest_dataloader_faults.battery.checks._epochs import SAME_ORDER, is_in_order
 from pytest_dataloader_faults.battery.workload import Workload
 from pytest_dataloader_faults.faults import ReadError, WorkerKilled
