@@ -35,7 +35,7 @@ import demo
 from pytest_dataloader_faults import CheckResult
 from pytest_dataloader_faults._settings import Settings
 from pytest_dataloader_faults.battery._battery import Battery
-from pytest_dataloader_faults.battery.runner import run_check
+from pytest_dataloader_faults.battery.checking import run_check
 
 DATASETS = ("OpensPerItem", "MmapPerItem", "PillowFolder", "H5Digits", "LmdbPerProcess")
 REPEATED = {

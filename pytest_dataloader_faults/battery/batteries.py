@@ -28,8 +28,8 @@ from typing import TypeAlias
 from pytest_dataloader_faults._settings import Settings
 from pytest_dataloader_faults._trial.factory import DatasetFactory
 from pytest_dataloader_faults.battery._battery import Battery
+from pytest_dataloader_faults.battery.checking import run_check
 from pytest_dataloader_faults.battery.checks import WORKERS_AGREE
-from pytest_dataloader_faults.battery.runner import run_check
 from pytest_dataloader_faults.exceptions import InvalidArgumentError, UnusableDatasetError
 from pytest_dataloader_faults.outcomes import CheckResult, Outcome, Verdict
 

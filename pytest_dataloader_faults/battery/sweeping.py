@@ -16,9 +16,8 @@ from pytest_dataloader_faults import exceptions
 from pytest_dataloader_faults._settings import SAMPLES, Files, Settings, check
 from pytest_dataloader_faults._trial.factory import DatasetFactory
 from pytest_dataloader_faults.battery._battery import Battery
-from pytest_dataloader_faults.battery.checking import progress_bar, report, warn
+from pytest_dataloader_faults.battery.checking import progress_bar, report, run_check, warn
 from pytest_dataloader_faults.battery.checks import WORKERS_AGREE, Scenario
-from pytest_dataloader_faults.battery.runner import run_check
 from pytest_dataloader_faults.battery.targets import note_on_workers
 from pytest_dataloader_faults.battery.workload import NOTHING_TO_SWEEP, NotApplicable
 from pytest_dataloader_faults.faults import (

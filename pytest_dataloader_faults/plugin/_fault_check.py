@@ -15,8 +15,8 @@ import pytest
 from pytest_dataloader_faults._settings import Files, Settings
 from pytest_dataloader_faults._trial.factory import DatasetFactory, is_ready
 from pytest_dataloader_faults.battery.batteries import Batteries
+from pytest_dataloader_faults.battery.checking import prepare
 from pytest_dataloader_faults.battery.checks import CHECKS
-from pytest_dataloader_faults.battery.runner import prepare
 from pytest_dataloader_faults.exceptions import (
     FlakyCheckWarning,
     InvalidArgumentError,

@@ -7,7 +7,7 @@ import torch
 
 from pytest_dataloader_faults import check_dataset
 from pytest_dataloader_faults.battery._battery import Battery
-from pytest_dataloader_faults.battery.runner import run_check
+from pytest_dataloader_faults.battery.checking import run_check
 from pytest_dataloader_faults.exceptions import (
     FlakyCheckWarning,
 )

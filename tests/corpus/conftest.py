@@ -8,8 +8,8 @@ import pytest
 
 from pytest_dataloader_faults._settings import Settings
 from pytest_dataloader_faults.battery._battery import Battery
+from pytest_dataloader_faults.battery.checking import run_check
 from pytest_dataloader_faults.battery.checks import CHECKS
-from pytest_dataloader_faults.battery.runner import run_check
 from support.accelerators import stand_in
 from support.corpus import network
 from support.datasets import write_records

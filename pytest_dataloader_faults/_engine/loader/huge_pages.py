@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import itertools
 from collections.abc import Iterable, Iterator
 
@@ -31,14 +30,9 @@ _scopes = itertools.count(1)
 
 
 def collapse_after_two_scopes() -> None:
-    """Use huge pages from the third trial or scope of this process on."""
-    if next(_scopes) == _SCOPES_BEFORE:
-        collapse_memory()
-
-
-@functools.cache
-def collapse_memory() -> None:
-    """Use huge pages from now on, if the kernel has them. Further calls do nothing."""
+    """Use huge pages from the third trial or scope of this process on, if the kernel has them."""
+    if next(_scopes) != _SCOPES_BEFORE:
+        return
     with contextlib.suppress(OSError):  # Without /proc forks take longer, and that is all.
         for start, end in list(_full_ranges(private_memory())):
             collapse(start, end - start)
