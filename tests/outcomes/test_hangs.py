@@ -35,8 +35,6 @@ WAIT, QUEUE = (
     (f"{_PYTHON}/{name}.py", 327, "wait") for name in ("threading", "multiprocessing/queues")
 )
 BOOT = (f"{_PYTHON}/threading.py", 1002, "_bootstrap")
-LEFT_BEHIND = "waits for a thread that did not survive the fork"
-AFTER_ONE = "hangs after the main process has read a sample"
 OURS = (f"{_OURS}/_engine/worker/fetch_hooks.py", 75, "fetch_and_report")
 TEST = ("/home/me/test_data.py", 7, "test_it")
 READ, SAMPLE = ("/home/me/data.py", 18, "read"), ("/home/me/data.py", 30, "__getitem__")
