@@ -29,11 +29,7 @@ each_page = rows("page", PAGES, ids=str)
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize(
-    "page",
-    pages_with_examples(how_to=False),
-    ids=str,
-)
+@pytest.mark.parametrize("page", pages_with_examples(how_to=False), ids=str)
 def test_examples_run_and_print_what_the_page_shows(page, tmp_path):
     check_examples(page, tmp_path)
 

@@ -10,11 +10,7 @@ import sys
 import pytest
 
 import pytest_dataloader_faults as package
-from pytest_dataloader_faults import (
-    check_dataset,
-    inject,
-    run_trial,
-)
+from pytest_dataloader_faults import check_dataset, inject, run_trial
 from support.rows import rows
 from support.waiting import allowed
 

@@ -12,10 +12,7 @@ from torch.utils.data import DataLoader, get_worker_info
 from pytest_dataloader_faults import CheckResult, Verdict, check_dataset
 from pytest_dataloader_faults.battery.checking import select_checks
 from pytest_dataloader_faults.battery.checks import CHECKS, GROUPS
-from pytest_dataloader_faults.exceptions import (
-    CheckFailedError,
-    InvalidArgumentError,
-)
+from pytest_dataloader_faults.exceptions import CheckFailedError, InvalidArgumentError
 from pytest_dataloader_faults.outcomes import Finding
 from support.corpus.descriptors import Unpacked
 from support.corpus.streams import RestDropped

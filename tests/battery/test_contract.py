@@ -10,21 +10,12 @@ from torch.utils.data import DataLoader
 
 from pytest_dataloader_faults import Contract, check_dataset
 from pytest_dataloader_faults._trial import take_reference
-from pytest_dataloader_faults.exceptions import (
-    UnusableDatasetError,
-)
+from pytest_dataloader_faults.exceptions import UnusableDatasetError
 from support.corpus.state import Noisy
-from support.corpus.swallowing import (
-    NoneOnError,
-    without_nones,
-)
+from support.corpus.swallowing import NoneOnError, without_nones
 from support.datasets import COUNT, Records
 from support.judging import judge_trial
-from support.random_samples import (
-    Jittered,
-    JitteredZeros,
-    rounded,
-)
+from support.random_samples import Jittered, JitteredZeros, rounded
 from support.results import result_of
 from support.rows import rows
 

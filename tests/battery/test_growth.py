@@ -12,12 +12,7 @@ from typing import Any
 
 import pytest
 import torch
-from torch.utils.data import (
-    DataLoader,
-    Dataset,
-    DistributedSampler,
-    RandomSampler,
-)
+from torch.utils.data import DataLoader, Dataset, DistributedSampler, RandomSampler
 
 from pytest_dataloader_faults import Contract
 from pytest_dataloader_faults._engine.system.proc import PAGE, unshared_pages

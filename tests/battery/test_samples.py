@@ -16,11 +16,7 @@ from pytest_dataloader_faults.battery.shares import count_own_samples, take_work
 from pytest_dataloader_faults.outcomes import Pass, WorkerFacts
 from pytest_dataloader_faults.outcomes.agreement import Comparison, Mask
 from support.facts import EPOCH_1, batch_of, map_reference, ordinary, revised, stream_reference
-from support.random_samples import (
-    OwnGeneratorRepeats,
-    Timed,
-    TimedOther,
-)
+from support.random_samples import OwnGeneratorRepeats, Timed, TimedOther
 from support.results import failure_of, result_of
 from support.rows import rows
 

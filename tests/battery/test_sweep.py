@@ -6,14 +6,8 @@ import pytest
 import torch
 
 from pytest_dataloader_faults import sweep
-from pytest_dataloader_faults.exceptions import (
-    CheckFailedError,
-    UnusableDatasetError,
-)
-from pytest_dataloader_faults.faults import (
-    OpenError,
-    ReadError,
-)
+from pytest_dataloader_faults.exceptions import CheckFailedError, UnusableDatasetError
+from pytest_dataloader_faults.faults import OpenError, ReadError
 from support.datasets import Records
 
 SAMPLES, BROKEN = 2, 7

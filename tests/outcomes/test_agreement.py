@@ -4,13 +4,7 @@ import pytest
 
 from pytest_dataloader_faults import Contract
 from pytest_dataloader_faults.exceptions import InvalidArgumentError
-from pytest_dataloader_faults.outcomes.agreement import (
-    Mask,
-    Part,
-    count_varying,
-    find_mask,
-    spread,
-)
+from pytest_dataloader_faults.outcomes.agreement import Mask, Part, count_varying, find_mask, spread
 from pytest_dataloader_faults.outcomes.reference import require_samples
 from support.facts import batch_reference, map_reference
 from support.rows import rows

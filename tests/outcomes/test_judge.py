@@ -4,12 +4,7 @@ import signal
 from dataclasses import replace
 
 from pytest_dataloader_faults import Contract, Verdict
-from pytest_dataloader_faults.outcomes import (
-    Activity,
-    AtDeadline,
-    Footprint,
-    Pass,
-)
+from pytest_dataloader_faults.outcomes import Activity, AtDeadline, Footprint, Pass
 from pytest_dataloader_faults.outcomes.agreement import BY_FORM, EXACT, Comparison, Mask
 from pytest_dataloader_faults.outcomes.judge import rules
 from pytest_dataloader_faults.outcomes.leaks import judge_growth

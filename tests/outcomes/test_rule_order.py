@@ -407,12 +407,7 @@ CAUSES = [
         FAULT_FREE,
         True,
     ),
-    (
-        revised(FAULT_FREE, start_method="fork", at_deadline=SLEEPS),
-        "hang",
-        FAULT_FREE,
-        True,
-    ),
+    (revised(FAULT_FREE, start_method="fork", at_deadline=SLEEPS), "hang", FAULT_FREE, True),
     (revised(FAULT_FREE, at_deadline=SLEEPS), "hang", FAULT_FREE, False),
     (revised(READING, at_deadline=SLEEPS), "hang", FAULT_FREE, False),
     (READING, "hang", FAULT_FREE, False),
@@ -499,12 +494,7 @@ OF_CHECKS = [
         REFERENCE,
         "before init, failed recovery",
     ),
-    (
-        "empty-file",
-        _with_facts(READING, "before init, failed recovery"),
-        REFERENCE,
-        "before init",
-    ),
+    ("empty-file", _with_facts(READING, "before init, failed recovery"), REFERENCE, "before init"),
     ("open-error", _with_facts(READING, "failed recovery"), REFERENCE, "clear error"),
 ]
 

@@ -264,10 +264,7 @@ def test_options_have_a_group_of_their_own(light_suite):
     words = _words(light_suite.again("--help"))
     start = words.index("storage and process faults under PyTorch DataLoaders:")
     group, _, ini = words[start:].partition(" [pytest] ")
-    for name, values, default in (
-        ("deadline", "SECONDS|auto", "auto"),
-        ("seed", "N", "0"),
-    ):
+    for name, values, default in (("deadline", "SECONDS|auto", "auto"), ("seed", "N", "0")):
         option = f"--dataloader-faults-{name}={values} "
         assert option in group
         assert f"(default: {default})" in group.partition(option)[2]

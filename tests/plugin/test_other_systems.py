@@ -113,7 +113,7 @@ def test_imports_work_and_use_is_refused(tmp_path):
 
     lines = output.stdout.splitlines()
     assert [line.partition(" ")[0] for line in lines] == [
-        *("run_trial", "check_dataset", "explore", "search", "fake_files", "inject"),
+        *("run_trial", "check_dataset", "explore", "search", "fake_files", "inject")
     ]
     assert all(f"no engine can run here: {WHY.format('win32')}" in line for line in lines)
 
@@ -259,12 +259,7 @@ AT_START = """
     plugin._report
 """.split()
 """All that a run imports of this package where no test and no header needs more."""
-FOR_THE_HEADER = [
-    "_engine",
-    "_engine.system.processes",
-    "_engine.system.proc",
-    "_engine.system",
-]
+FOR_THE_HEADER = ["_engine", "_engine.system.processes", "_engine.system.proc", "_engine.system"]
 """The process that looks at the machine imports more, and is thrown away."""
 
 

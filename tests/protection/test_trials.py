@@ -27,13 +27,7 @@ from support.destroyers import Deletes, Log
 from support.epochs import alone, epoch
 from support.facts import UNCLEAR, fired, ordinary, revised, stream, stream_reference
 from support.judging import judge_trial
-from support.protection import (
-    CONTENT,
-    Deed,
-    changes,
-    contents,
-    perform_as_expected,
-)
+from support.protection import CONTENT, Deed, changes, contents, perform_as_expected
 from support.rows import rows, slow
 from support.waiting import until
 
@@ -82,10 +76,7 @@ DATASETS = {
     "in the main process": (destroyers.in_the_main_process, trial(ReadError(RECORDS))),
     "in the process that resumes": (destroyers.resumed, checks("resumes")),
 }
-ROWS = {
-    **{name: (Deletes, go) for name, go in {**RUN_TIME, **AT_REST}.items()},
-    **DATASETS,
-}
+ROWS = {**{name: (Deletes, go) for name, go in {**RUN_TIME, **AT_REST}.items()}, **DATASETS}
 
 
 SLOW = {

@@ -51,7 +51,7 @@ MANY = Report(
         failed(test="c.py::test", check="open-error", fix="raise the error"),
         failed(test="c.py::test", check="persistent-workers", fix="raise the error"),
         item(test="c.py::test", check="pin-memory", status="not_applicable"),
-    ),
+    )
 )
 
 
@@ -102,9 +102,7 @@ def test_hostile_texts_are_only_texts():
     changes |= {"explanation": f"{HOSTILE_MARKUP}\n{HOSTILE_MARKUP}"}
     changes["timeline"] = tuple(replace(each, text=HOSTILE_MARKUP) for each in hostile.timeline)
     report = replace(
-        EVERYTHING,
-        versions={HOSTILE_MARKUP: HOSTILE_MARKUP},
-        items=(replace(hostile, **changes),),
+        EVERYTHING, versions={HOSTILE_MARKUP: HOSTILE_MARKUP}, items=(replace(hostile, **changes),)
     )
     text = page.render(report)
     hostile_page, plain_page = _Read(text), _Read(harmless)

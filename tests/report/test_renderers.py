@@ -8,13 +8,7 @@ from unittest import mock
 
 import pytest
 
-from pytest_dataloader_faults.outcomes import (
-    CheckResult,
-    Event,
-    Finding,
-    Pass,
-    Verdict,
-)
+from pytest_dataloader_faults.outcomes import CheckResult, Event, Finding, Pass, Verdict
 from pytest_dataloader_faults.report import ci, files, html, terminal
 from pytest_dataloader_faults.report.command import main
 from pytest_dataloader_faults.report.compare import compare_reports, merge_reports

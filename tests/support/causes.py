@@ -13,14 +13,7 @@ from pytest_dataloader_faults.battery.checks import (
 )
 from pytest_dataloader_faults.battery.checks import ranks as rank_checks
 from pytest_dataloader_faults.battery.checks.resume import rules
-from pytest_dataloader_faults.outcomes import (
-    FileCounts,
-    Finding,
-    Pass,
-    WorkerFacts,
-    Wrong,
-    judge,
-)
+from pytest_dataloader_faults.outcomes import FileCounts, Finding, Pass, WorkerFacts, Wrong, judge
 from pytest_dataloader_faults.outcomes.contract import Cause
 from pytest_dataloader_faults.outcomes.judge import (
     at_rest,

@@ -84,11 +84,7 @@ ARGUMENTS: dict[type[faults.Fault], dict[str, st.SearchStrategy[Any]]] = {
         "seconds": st.none() | st.floats(0.001, 100),
         **TRIGGERS,
     },
-    faults.ConnectError: {
-        "path": ADDRESSES,
-        "errno": ERRNOS,
-        **TRIGGERS,
-    },
+    faults.ConnectError: {"path": ADDRESSES, "errno": ERRNOS, **TRIGGERS},
     faults.ConnectionReset: {"path": ADDRESSES, "after": st.integers(0, 2**40), **TRIGGERS},
     faults.ConnectionClosed: {"path": ADDRESSES, "after": st.integers(0, 2**40), **TRIGGERS},
     faults.HttpError: {
@@ -109,11 +105,7 @@ ARGUMENTS: dict[type[faults.Fault], dict[str, st.SearchStrategy[Any]]] = {
         "seed": st.integers(0, 2**40),
         "workers": WORKERS,
     },
-    faults.ListingError: {
-        "path": PATHS,
-        "errno": ERRNOS,
-        **TRIGGERS,
-    },
+    faults.ListingError: {"path": PATHS, "errno": ERRNOS, **TRIGGERS},
     faults.StrayEntry: {
         "path": PATHS,
         "name": st.sampled_from([".DS_Store", ".nfs0001", "*.part", "._*"]),

@@ -356,11 +356,5 @@ def direct(path: str) -> bytes:
 
 FAMILIES: dict[str, Callable[[str], bytes]] = {
     way.__name__: way
-    for way in (
-        child,
-        child_elsewhere,
-        child_of_descriptor,
-        program,
-        inherited_descriptor,
-    )
+    for way in (child, child_elsewhere, child_of_descriptor, program, inherited_descriptor)
 }

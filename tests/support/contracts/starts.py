@@ -83,10 +83,7 @@ def _start_process(_):
     return DONE
 
 
-THREADS = {
-    "Thread": _start_thread,
-    "pthread_create": _start_in_c,
-}
+THREADS = {"Thread": _start_thread, "pthread_create": _start_in_c}
 PROCESSES = {
     "fork": _fork,
     "subprocess": _run,
