@@ -20,7 +20,7 @@ from pytest_dataloader_faults import explore, run_trial, strategies
 from pytest_dataloader_faults._settings import Settings
 from pytest_dataloader_faults.fake_files import FakeDatasetFs
 from pytest_dataloader_faults.faults import ReadError
-from pytest_dataloader_faults.search._assertion import Survey
+from pytest_dataloader_faults.search._search import Survey
 from subjects import Records, write_records
 from timing import Table, clock, in_turn, shown
 

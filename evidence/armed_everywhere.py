@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from pytest_dataloader_faults import inject
-from pytest_dataloader_faults._engine.loader.iterator import LoaderMonitor
+from pytest_dataloader_faults._engine.iterator import LoaderMonitor
 from pytest_dataloader_faults.faults import ReadError
 
 _armed_iterator = LoaderMonitor.iterator

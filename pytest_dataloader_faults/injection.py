@@ -157,7 +157,7 @@ class FaultInjector:
             )
             raise InvalidArgumentError(message)
         if not self._faults:
-            from pytest_dataloader_faults._engine.loader.iterator import replace_iterators  # torch
+            from pytest_dataloader_faults._engine.iterator import replace_iterators  # torch
 
             self._scope.enter_context(replace_iterators(self._first_iterator))
         armed = ArmedFaults(self, range(len(self._faults), len(together)))

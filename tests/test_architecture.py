@@ -39,7 +39,7 @@ READERS = ["open", "os.listdir", "os.readlink", "os.scandir", "glob.glob", "glob
 
 STATE = {
     "_engine.fake.scopes_with_workers": "pyfakefs itself has one list of what it skips",
-    "_engine.loader.client._unreaped": "a supervisor may end after its scope",
+    "_engine.client._unreaped": "a supervisor may end after its scope",
     "_engine.system.processes._interrupted": "a signal handler is told nothing but the signal",
     "_engine.system.stacks._own": "a signal handler is told nothing but the signal",
     "_trial.loaders._outer": "what a loop iterates in place of a loader, in the process of a trial",

@@ -19,8 +19,8 @@ from pytest_dataloader_faults.outcomes.fault_facts import explain_unfired, note_
 from pytest_dataloader_faults.outcomes.stages import Refusal
 
 if TYPE_CHECKING:
-    from pytest_dataloader_faults._engine.loader.client import SupervisorClient
-    from pytest_dataloader_faults._engine.loader.iterator import LoaderMonitor
+    from pytest_dataloader_faults._engine.client import SupervisorClient
+    from pytest_dataloader_faults._engine.iterator import LoaderMonitor
     from pytest_dataloader_faults._engine.plan import FaultPlan
     from pytest_dataloader_faults._engine.protocol import SupervisorHandle, WorkerReports
     from pytest_dataloader_faults._engine.worker.arm import WorkerSession
@@ -123,7 +123,7 @@ class Injection(FaultTotals):
 @contextlib.contextmanager
 def arm_faults(*faults: vocabulary.Fault, **options: Any) -> Iterator[Injection]:
     """``inject`` without its requirements; *options* are those of ``open_scope``."""
-    from pytest_dataloader_faults._engine.loader.iterator import monitor_iterators
+    from pytest_dataloader_faults._engine.iterator import monitor_iterators
 
     with open_scope(*faults, **options) as (injection, monitor), monitor_iterators(monitor):
         yield injection
@@ -153,8 +153,8 @@ def open_scope(
     the supervisor makes and removes a folder for its workers. *watch_files*,
     *samples*, *seeded*, *unprovoked* and *protects*: see ``FaultPlan``.
     """
-    from pytest_dataloader_faults._engine.loader.client import SupervisorClient
-    from pytest_dataloader_faults._engine.loader.iterator import LoaderMonitor
+    from pytest_dataloader_faults._engine.client import SupervisorClient
+    from pytest_dataloader_faults._engine.iterator import LoaderMonitor
     from pytest_dataloader_faults._engine.plan import FaultPlan
 
     folders = None if own_folders is None else tuple(map(os.path.realpath, own_folders))

@@ -287,7 +287,7 @@ def _prepare_fork() -> None:
     if getattr(multiprocessing.current_process(), "_inheriting", False):
         raise HarnessError(_NO_GUARD)
 
-    from pytest_dataloader_faults._engine.loader.huge_pages import collapse_after_two_scopes
+    from pytest_dataloader_faults._engine.system.libc import collapse_after_two_scopes
     from pytest_dataloader_faults._trial import warden
 
     warden.preload()

@@ -19,7 +19,7 @@ from typing import Any
 
 from torch.utils.data._utils import signal_handling
 
-from pytest_dataloader_faults._engine.loader.iterator import IteratorListener
+from pytest_dataloader_faults._engine.iterator import IteratorListener
 from pytest_dataloader_faults._engine.protocol import Idle
 from pytest_dataloader_faults._engine.system.libc import end_with_parent
 from pytest_dataloader_faults._engine.system.processes import fork, reap

@@ -18,7 +18,7 @@ from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from pytest_dataloader_faults._arguments import suggest_name
 from pytest_dataloader_faults._engine.fake import fake_files
-from pytest_dataloader_faults._engine.loader.iterator import replace_iterator_makers
+from pytest_dataloader_faults._engine.iterator import replace_iterator_makers
 from pytest_dataloader_faults._engine.system.imports import FOR_FORK_SERVER
 from pytest_dataloader_faults._engine.system.processes import end_if_interrupted, has_ended
 from pytest_dataloader_faults._engine.worker.fetch_hooks import (

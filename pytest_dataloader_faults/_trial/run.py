@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from pytest_dataloader_faults import exceptions
-from pytest_dataloader_faults._engine.loader.iterator import (
+from pytest_dataloader_faults._engine.iterator import (
     LoaderMonitor,
     listen_to_iterators,
     monitor_iterators,

@@ -29,7 +29,7 @@ from typing import Any, NamedTuple, NoReturn, TypeAlias
 
 import psutil
 
-from pytest_dataloader_faults._engine.loader.iterator import LoaderMonitor  # noqa: F401  # For preload().
+from pytest_dataloader_faults._engine.iterator import LoaderMonitor  # noqa: F401  # For preload().
 from pytest_dataloader_faults._engine.protocol import (
     SupervisorHandle,
     WorkerReports,
@@ -386,7 +386,7 @@ def preload() -> None:
 
 
 _IN_STACKS = """
-    pytest_dataloader_faults._engine.loader.iterator
+    pytest_dataloader_faults._engine.iterator
     pytest_dataloader_faults._engine.worker.fetch_hooks
     pytest_dataloader_faults._trial.driver
     pytest_dataloader_faults._trial.warden

@@ -242,10 +242,10 @@ def fake_dataset_fs() -> Iterator[FakeFilesystem]:
 def pytest_fixture_setup(fixturedef: pytest.FixtureDef[Any]) -> None:
     """Let loaders start workers under the fixtures of pyfakefs."""
     if fixturedef.argname in _FIXTURES_OF_PYFAKEFS and sys.platform == "linux":
-        from pytest_dataloader_faults.fake_files.workers import with_workers
+        from pytest_dataloader_faults.fake_files import _with_workers
 
         scope = contextlib.ExitStack()
-        scope.enter_context(with_workers())
+        scope.enter_context(_with_workers())
         fixturedef.addfinalizer(scope.close)  # It runs last.
 
 
@@ -257,9 +257,9 @@ def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
     is_fake = unittest and kind and issubclass(kind, unittest.TestCaseMixin)
     if not is_fake or sys.platform != "linux":
         return (yield)
-    from pytest_dataloader_faults.fake_files.workers import with_workers
+    from pytest_dataloader_faults.fake_files import _with_workers
 
-    with with_workers():
+    with _with_workers():
         return (yield)
 
 

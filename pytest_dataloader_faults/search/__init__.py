@@ -6,7 +6,6 @@ Hypothesis' ``@given`` call ``replay`` with the faults that the strategies in ``
 
 from __future__ import annotations
 
-import inspect
 import os
 import warnings
 from collections.abc import Iterable, Mapping
@@ -22,7 +21,6 @@ from pytest_dataloader_faults.faults import KINDS, Fault
 from pytest_dataloader_faults.outcomes import Contract, Verdict
 from pytest_dataloader_faults.outcomes.results import Exploration
 from pytest_dataloader_faults.outcomes.text import escape_for_log
-from pytest_dataloader_faults.search import _assertion
 
 if TYPE_CHECKING:
     from hypothesis import strategies as st
@@ -66,15 +64,17 @@ def replay(
         InvalidArgumentError, UnusableDatasetError, EngineUnavailableError: See ``run_trial``.
 
     """
+    from pytest_dataloader_faults.search._search import Survey, assert_survives_or_fails_cleanly
+
     __tracebackhide__ = True
     trial_settings = Settings.of(locals())
     options = dict(loader or {})
     if not options.get("num_workers"):
         options.pop("num_workers", None)  # The fault-free run has workers.
     trial_settings = replace(trial_settings, loader=options)
-    survey = _assertion.Survey(make_dataset, trial_settings, before_init=before_init)
+    survey = Survey(make_dataset, trial_settings, before_init=before_init)
     outcome = survey.run_trial(*faults, epochs=epochs, loader=loader)
-    return _assertion.assert_survives_or_fails_cleanly(outcome, survey)
+    return assert_survives_or_fails_cleanly(outcome, survey)
 
 
 def explore(
@@ -131,35 +131,29 @@ def explore(
         InvalidArgumentError, UnusableDatasetError, EngineUnavailableError: See ``run_trial``.
 
     """
-    from pytest_dataloader_faults.search import _runner
+    from pytest_dataloader_faults.search import _search
+    from pytest_dataloader_faults.strategies import DEFAULT_KINDS
 
     __tracebackhide__ = True
-    _runner.require_loader(loader)
+    _search.LOADER.check("loader", loader)
     fixed = loader if isinstance(loader, Mapping) else None
-    check(max_examples=max_examples, seed=seed or 0, max_faults=max_faults, max_epochs=max_epochs)
-    check(on_fail=on_fail)
+    check(max_faults=max_faults, max_epochs=max_epochs)
+    check(max_examples=max_examples, seed=seed or 0, on_fail=on_fail)
     trial_settings = Settings.of({**locals(), "loader": fixed, "seed": 0})
-    names = inspect.signature(explore).parameters
-    search_settings = _runner.make_search_settings(settings, max_examples, names)
-    choices = [*KINDS.values()]
-    kinds = _default_kinds(fixed) if kinds is None else choose_arguments(choices, kinds=kinds)
-    survey = _assertion.Survey(make_dataset, trial_settings, before_init=before_init)
-    drawn = _runner.cases(survey, loader, max_epochs, max_faults=max_faults, kinds=kinds)
+    search_settings = _search.make_settings(settings, max_examples, explore)
+    alone = (fixed or {}).get("num_workers") == 0
+    if kinds is None:
+        kinds = [kind for kind in DEFAULT_KINDS if not (alone and kind.needs_worker)]
+    kinds = choose_arguments([*KINDS.values()], kinds=kinds)
+    survey = _search.Survey(make_dataset, trial_settings, before_init=before_init)
+    drawn = _search.cases(survey, loader, max_epochs, max_faults=max_faults, kinds=kinds)
     with progress_bar("explore", search_settings.max_examples) as advance:
-        search = _runner.Search(survey, advance)
-        failure = search.check_without_fault(_runner.fault_free_case(fixed))
+        search = _search.Search(survey, advance)
+        failure = search.check_without_fault(fixed)
         if not failure and search_settings.max_examples >= _ENOUGH_EXAMPLES:
             failure = search.try_transient_errors(loader, max_epochs, kinds)
         failure = failure or search.run(drawn, seed, search_settings)
     return _conclude(search.exploration(failure), search.explain_unexercised(), on_fail)
-
-
-def _default_kinds(loader: Mapping[str, Any] | None) -> list[type[Fault]]:
-    """The default of *kinds*: the faults that can occur with the options *loader*."""
-    from pytest_dataloader_faults.strategies import DEFAULT_KINDS
-
-    alone = (loader or {}).get("num_workers") == 0
-    return [kind for kind in DEFAULT_KINDS if not (alone and kind.needs_worker)]
 
 
 def _conclude(result: Exploration, unexercised: str | None, on_fail: str | None) -> Exploration:

@@ -18,7 +18,7 @@ from torch.utils.data import DataLoader
 
 from pytest_dataloader_faults import inject
 from pytest_dataloader_faults._engine.scope import arm_faults
-from pytest_dataloader_faults._engine.worker.allocations import (
+from pytest_dataloader_faults._engine.worker.c_library import (
     reserve_memory,
 )
 from pytest_dataloader_faults.faults import LockError, MemoryExhaustion, ThreadExhaustion

@@ -10,7 +10,7 @@ import pytest
 from torch.utils.data import DataLoader
 
 from pytest_dataloader_faults import inject
-from pytest_dataloader_faults._engine.loader import client
+from pytest_dataloader_faults._engine import client
 from pytest_dataloader_faults._engine.system import proc
 from pytest_dataloader_faults._engine.system.proc import is_below
 from pytest_dataloader_faults._engine.system.processes import (

@@ -15,8 +15,12 @@ from pytest_dataloader_faults.exceptions import (
 from pytest_dataloader_faults.outcomes import Finding, Outcome, TrialRequest
 from pytest_dataloader_faults.outcomes.agreement import EXACT
 from pytest_dataloader_faults.search import replay
-from pytest_dataloader_faults.search._assertion import assert_survives_or_fails_cleanly
-from pytest_dataloader_faults.search._runner import Example, Search, cases
+from pytest_dataloader_faults.search._search import (
+    Example,
+    Search,
+    assert_survives_or_fails_cleanly,
+    cases,
+)
 from pytest_dataloader_faults.strategies import DEFAULT_KINDS
 from support.corpus.state import Noisy
 from support.datasets import Records

@@ -10,7 +10,7 @@ from torch.utils.data import DataLoader
 
 from pytest_dataloader_faults import faults, strategies
 from pytest_dataloader_faults.faults.connections import NetworkFault
-from pytest_dataloader_faults.strategies.choices import DataFiles
+from pytest_dataloader_faults.strategies import DataFiles
 from support.rows import rows
 
 ONE, TWO = "*/00.rec", "*/01.rec"

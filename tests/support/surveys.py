@@ -3,7 +3,7 @@
 from typing import Any
 
 from pytest_dataloader_faults._settings import Settings
-from pytest_dataloader_faults.search._assertion import Survey
+from pytest_dataloader_faults.search._search import Survey
 
 
 def survey(make_dataset: Any, *, before_init: bool = False, **settings: Any) -> Survey:

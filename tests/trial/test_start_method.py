@@ -10,7 +10,7 @@ import psutil
 import pytest
 
 from pytest_dataloader_faults import check_dataset, run_trial
-from pytest_dataloader_faults._engine.loader.huge_pages import _full_ranges
+from pytest_dataloader_faults._engine.system.libc import _full_ranges
 from pytest_dataloader_faults._engine.system.proc import is_dead, parse_private_memory
 from pytest_dataloader_faults._trial.warden import preload
 from support.datasets import Records
@@ -207,7 +207,7 @@ def huge():
 held = [b"%064d" % n for n in range(200_000)]
 """
 COLLAPSE = """
-from pytest_dataloader_faults._engine.loader.huge_pages import collapse_after_two_scopes
+from pytest_dataloader_faults._engine.system.libc import collapse_after_two_scopes
 
 before = huge()
 collapse_after_two_scopes()

@@ -63,7 +63,6 @@ MAP_FIXED = 0x10
 MAP_ANONYMOUS = 0x20
 MAP_STACK = 0x20000
 _MAP_FAILED = ctypes.c_void_p(-1).value
-MADV_COLLAPSE = 25
 AT_FDCWD = -100
 AT_EMPTY_PATH = 0x1000
 AT_SYMLINK_FOLLOW = 0x400
@@ -319,8 +318,3 @@ def map_over(address: int, length: int, protection: int, fd: int, offset: int) -
     result = libc.mmap(address, length, protection, shared | MAP_FIXED, fd, offset)
     if result == _MAP_FAILED:
         check(-1, "mmap(MAP_FIXED)")
-
-
-def collapse(address: int, length: int) -> None:
-    """Put this range of memory into huge pages, as far as the kernel can: it is only advice."""
-    libc.madvise(ctypes.c_void_p(address), ctypes.c_size_t(length), MADV_COLLAPSE)

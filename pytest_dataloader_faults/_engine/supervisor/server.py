@@ -17,9 +17,8 @@ from functools import partial
 from pytest_dataloader_faults import wire
 from pytest_dataloader_faults._engine import protocol
 from pytest_dataloader_faults._engine.kernel.caller import BadSyscallError, Syscall
-from pytest_dataloader_faults._engine.kernel.fake_paths import FakePathListener
 from pytest_dataloader_faults._engine.kernel.linux import file_clock
-from pytest_dataloader_faults._engine.kernel.syscalls import Listener
+from pytest_dataloader_faults._engine.kernel.syscalls import FakePathListener, Listener
 from pytest_dataloader_faults._engine.plan import FaultPlan, sum_facts
 from pytest_dataloader_faults._engine.protocol import (
     Channel,
@@ -28,8 +27,11 @@ from pytest_dataloader_faults._engine.protocol import (
 )
 from pytest_dataloader_faults._engine.supervisor.answers import answer
 from pytest_dataloader_faults._engine.supervisor.answers.files import is_plain_read
-from pytest_dataloader_faults._engine.supervisor.answers.services import SupervisorServices
-from pytest_dataloader_faults._engine.supervisor.answers.workers import FetchStart, give_orders
+from pytest_dataloader_faults._engine.supervisor.answers.workers import (
+    FetchStart,
+    SupervisorServices,
+    give_orders,
+)
 from pytest_dataloader_faults._engine.supervisor.events import Events, Timers
 from pytest_dataloader_faults._engine.supervisor.races import shared_files
 from pytest_dataloader_faults._engine.supervisor.refusals import Refusals, SharedFiles

@@ -34,14 +34,17 @@ from pytest_dataloader_faults._engine.system.proc import (
 )
 from pytest_dataloader_faults._engine.system.processes import Patience
 from pytest_dataloader_faults._engine.system.stacks import write_on_signal
-from pytest_dataloader_faults._engine.worker.allocations import LargeAllocations, reserve_memory
+from pytest_dataloader_faults._engine.worker.c_library import (
+    LargeAllocations,
+    reserve_memory,
+    use_sockets_unseen,
+)
 from pytest_dataloader_faults._engine.worker.fetch_hooks import (
     FetchListener,
     idle_after_error,
     observe_fetches,
     seed_samples,
 )
-from pytest_dataloader_faults._engine.worker.sockets import use_sockets_unseen
 from pytest_dataloader_faults.exceptions import DataLoaderFaultsError, HarnessError
 from pytest_dataloader_faults.faults import Fault, WorkerKilled
 from pytest_dataloader_faults.faults.base import Place

@@ -15,6 +15,7 @@ import pytest
 from torch.utils.data import Dataset
 
 from pytest_dataloader_faults import inject, run_trial
+from pytest_dataloader_faults._engine.kernel import caller
 from pytest_dataloader_faults._engine.supervisor.answers import network
 from pytest_dataloader_faults.exceptions import HarnessError
 from pytest_dataloader_faults.faults import (
@@ -307,7 +308,7 @@ ALONE = {"num_workers": 1, "batch_size": 8}
 @pytest.fixture(name="_forbidden")
 def _forbidden_fixture(monkeypatch):
     """As in containers of Docker. A trial's supervisor is a fork of this process."""
-    monkeypatch.setattr(network, "duplicate", refuse_duplicate)
+    monkeypatch.setattr(caller, "duplicate", refuse_duplicate)
 
 
 @pytest.fixture(name="url", scope="module")

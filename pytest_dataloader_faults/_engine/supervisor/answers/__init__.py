@@ -24,7 +24,7 @@ from pytest_dataloader_faults._engine.supervisor.answers.resources import (
     on_lock,
     on_start,
 )
-from pytest_dataloader_faults._engine.supervisor.answers.services import (
+from pytest_dataloader_faults._engine.supervisor.answers.workers import (
     CallAnswer,
     SupervisorServices,
 )

@@ -31,8 +31,10 @@ from pytest_dataloader_faults._engine.kernel.syscalls import (
     write_stat,
 )
 from pytest_dataloader_faults._engine.plan import MAP, Due, FaultCounter, Operation
-from pytest_dataloader_faults._engine.supervisor.answers.services import SupervisorServices
-from pytest_dataloader_faults._engine.supervisor.answers.workers import die_in_call
+from pytest_dataloader_faults._engine.supervisor.answers.workers import (
+    SupervisorServices,
+    die_in_call,
+)
 from pytest_dataloader_faults._engine.supervisor.events import Action
 from pytest_dataloader_faults._engine.supervisor.races import OpenCall
 from pytest_dataloader_faults._engine.supervisor.worker_state import UNLINKED, WorkerState

@@ -26,7 +26,7 @@ from pytest_dataloader_faults._engine.kernel.syscalls import (
 )
 from pytest_dataloader_faults._engine.plan import FaultCounter, Operation
 from pytest_dataloader_faults._engine.supervisor.answers.files import return_fd
-from pytest_dataloader_faults._engine.supervisor.answers.services import SupervisorServices
+from pytest_dataloader_faults._engine.supervisor.answers.workers import SupervisorServices
 from pytest_dataloader_faults._engine.supervisor.worker_state import WorkerState
 from pytest_dataloader_faults._engine.system import proc
 from pytest_dataloader_faults.faults import (

@@ -4,27 +4,38 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import os
+import html
+import re
 import select
 import socket
 import struct
-import sys
 import threading
+import zlib
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import Any, NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar
 
-from pytest_dataloader_faults._engine.kernel.caller import INVISIBLE, Syscall, duplicate, to_signed
-from pytest_dataloader_faults._engine.kernel.linux import NAMES, read_memory
-from pytest_dataloader_faults._engine.plan import Operation
-from pytest_dataloader_faults._engine.supervisor.answers.http import Answer, HttpRequests
-from pytest_dataloader_faults._engine.supervisor.answers.services import SupervisorServices
+from pytest_dataloader_faults._engine.kernel.caller import (
+    INVISIBLE,
+    Peer,
+    Syscall,
+    duplicate_socket,
+    is_connecting,
+    peer_of,
+    shares_network_namespace,
+    waits_for,
+)
+from pytest_dataloader_faults._engine.plan import FaultCounter, Operation
+from pytest_dataloader_faults._engine.supervisor.answers.workers import SupervisorServices
 from pytest_dataloader_faults._engine.supervisor.worker_state import WorkerState
-from pytest_dataloader_faults._engine.system import proc
-from pytest_dataloader_faults.faults import ConnectError, ConnectionClosed, ConnectionReset
+from pytest_dataloader_faults.faults import (
+    ConnectError,
+    ConnectionClosed,
+    ConnectionReset,
+    HttpError,
+)
 from pytest_dataloader_faults.faults.base import ANSWER, Place
-from pytest_dataloader_faults.faults.connections import UNLIMITED_WAITS
-from pytest_dataloader_faults.faults.globs import connection_path
+from pytest_dataloader_faults.faults.connections import TLS_CONNECTION, UNLIMITED_WAITS
 
 # Some facts about faults of a connection. A client waits in poll(2) or epoll_wait(2), mostly with
 # its own timeout, and not in recv(2). So a recv(2) that is answered late, or with an errno, does
@@ -127,12 +138,17 @@ class Relayed:
         self._worker, self._call, self._peer = worker, call, peer
         self._connection, self._services = connection, services
         self._operation = Operation(ANSWER, peer.path)
-        self._http = HttpRequests.of(worker, self._operation, self._ask)
+        self._is_http = any(self._http_counters())
         self._far = socket.socket(peer.family, socket.SOCK_STREAM)
         self._is_asked = True
+        self._has_sent = False
+        """Whether the peer has received anything."""
         self._answered_bytes = 0
         """How many bytes of this answer."""
-        self._has_ended = self._is_cut = self._is_reset = False
+        self._is_cut = self._is_reset = False
+
+    def _http_counters(self) -> list[FaultCounter[HttpError]]:
+        return list(self._worker.counters_for_path(HttpError, self._operation.path))
 
     def _ask(self, action: Callable[[], _Result]) -> _Result:
         """The result of *action* in the supervisor's loop."""
@@ -163,7 +179,7 @@ class Relayed:
         try:
             self._far.connect(self._peer.address)
         except TimeoutError:
-            if self._http is None:
+            if not self._is_http:
                 self._ask(self._leave_to_kernel)
                 return False
         except OSError as error:
@@ -206,48 +222,62 @@ class Relayed:
             return b""
 
     def _pass_requests(self) -> None:
-        """Pass on what the worker sends, except for requests that are answered here."""
+        """Pass on what the worker sends, except for a request that is answered here."""
         with self._reported():
-            if self._http is not None:
-                for part in self._http.split(self._receive_request, self._may_answer):
-                    if not (self._answer(part) if isinstance(part, Answer) else self._send(part)):
-                        break
             while data := self._receive_request():
+                # A client sends its next request once it has the answer to the one before.
+                if self._is_http and not (self._is_asked and self._has_sent):
+                    data += self._receive_rest(data)
+                    page, data = self._ask(partial(self._judge_request, data))
+                    if page and self._return(page):
+                        self._cut_off(is_reset=False)
                 self._send(data)
         if not self._is_cut:
             _shut(self._far, socket.SHUT_WR)
 
-    def _send(self, data: bytes) -> bool:
-        """Whether the peer still gets *data*."""
-        self._is_asked = True
+    def _receive_rest(self, beginning: bytes) -> bytes:
+        """What follows the *beginning* of a request, up to the end of its head."""
+        rest = b""
+        while may_become_request(beginning + rest) and (more := self._receive_request()):
+            rest += more
+        return rest
+
+    def _judge_request(self, data: bytes) -> tuple[bytes, bytes]:
+        """The answer to the request *data* if a fault is due for it, and what the server gets."""
+        counters, request = self._http_counters(), parse_request(data)
+        self._is_http = request is not None and not request.changes_protocol
+        if request is None:
+            self._worker.unobserved[_protocol_of(data)] += bool(counters)
+            return b"", data
+        for counter in counters:
+            fault = counter.fault
+            if (fault.ignores_range and not request.has_range) or not counter.reach():
+                continue
+            self._worker.fire(counter, *self._operation)
+            if fault.ignores_range:
+                return b"", _RANGE.sub(b"", data, count=1)
+            return make_answer(fault, request, counter.matched), data
+        return b"", data
+
+    def _send(self, data: bytes) -> None:
+        self._is_asked = self._has_sent = True
         with contextlib.suppress(OSError):  # The peer is gone; the other direction reports it.
             if not self._is_cut:
                 self._far.sendall(data)
-        return not self._is_cut
-
-    def _may_answer(self) -> bool:
-        """Whether the worker would read an answer as the response to its latest request."""
-        awaits_another = self._is_asked and self._http is not None and self._http.has_passed
-        return not (awaits_another or self._has_ended or self._is_cut)
-
-    def _answer(self, answer: Answer) -> bool:
-        """Answer a request in place of the peer, and return whether the connection goes on."""
-        self._is_asked = True
-        is_whole = self._return(answer.data)
-        if is_whole and answer.closes:
-            self._cut_off(is_reset=False)
-        return not self._is_cut
 
     def _pass_answers(self) -> None:
         with self._reported():
             while data := self._receive_answer():
-                if self._http is not None:
-                    self._ask(self._http.expect_others)
+                if self._is_http and not self._has_sent:  # A server of HTTP never sends first.
+                    self._ask(self._note_other_protocol)
                 if not self._return(data):
                     return
-        self._has_ended = True
         if not self._is_cut:
             _shut(self._near, socket.SHUT_WR)
+
+    def _note_other_protocol(self) -> None:
+        self._is_http = False
+        self._worker.unobserved[_OTHER_PROTOCOL] += bool(self._http_counters())
 
     def _receive_answer(self) -> bytes:
         try:
@@ -329,118 +359,87 @@ def _shut(connection: socket.socket, how: int) -> None:
         connection.shutdown(how)
 
 
-# Some facts about sockets of another process. /proc/PID/fd shows only a number for one, but the
-# extended attribute system.sockprotoname of it is the name of its protocol. pidfd_getfd(2), of
-# Linux 5.6, returns a duplicate: with that, connect(2) connects the very socket of the other
-# process, and TCP_INFO shows its state. Docker allows it to containers with CAP_SYS_PTRACE alone.
-# If it is not allowed, each connect(2) counts as the first one of its socket. getaddrinfo(3)
-# connects sockets of UDP, to see which address it would have: these are not connections.
+# Some facts about HTTP/1.x (RFC 9112). A client sends the next request on a connection once it has
+# the whole response, unless it pipelines requests, which hardly any client does. So what it sends
+# after a response is the beginning of a request. If that is answered here, in the place of the
+# server, the connection ends, and what follows of the request is dropped. A server never sends
+# first. After ``CONNECT`` and ``Upgrade``, a connection carries another protocol.
 
 
-_ADDRESS = struct.Struct("!2xH4s")
-"""struct sockaddr_in, without its family, which is in the machine's order of bytes."""
-_ADDRESS_6 = struct.Struct("!2xHI16s")
-_SCOPE = struct.Struct("=I")
-_LEAST = {socket.AF_INET: 16, socket.AF_INET6: 28}
-"""How long an address is, at least."""
-_PROTOCOL = "system.sockprotoname"
-_TCP = (b"TCP", b"TCPv6", b"MPTCP", b"MPTCPv6")
-_FORBIDDEN = (
-    "pidfd_getfd(2) is forbidden here (the container's seccomp profile?), but faults that hit the"
-    " answers of a server need it. Docker allows it with --cap-add SYS_PTRACE. ConnectError works"
-    " without it"
+_METHODS = tuple(
+    f"{name} ".encode()
+    for name in "GET HEAD POST PUT DELETE CONNECT OPTIONS TRACE PATCH PROPFIND".split()
 )
-_CLOSE = 7
-"""The state of a socket that is not connected: the first byte of TCP_INFO."""
-_RECEIVES = ("read", "recvfrom", "recvmsg")
+_HEAD = re.compile(rb"[\r\n]*(\w+) (\S+) HTTP/1\.[01]\r?\n((?:[^\r\n]+\r?\n)*)\r?\n")
+_UPGRADE = re.compile(rb"^upgrade:", re.MULTILINE | re.IGNORECASE)
+_RANGE = re.compile(rb"^range:.*\n", re.MULTILINE | re.IGNORECASE)
+_LINE = re.compile(rb"\w+ \S+ HTTP/1\.[01]\r?\n")
+_LONGEST_HEAD = 1 << 16
+_TLS_HANDSHAKE = b"\x16"
+_OTHER_PROTOCOL = "connection that does not carry HTTP/1.x"
+# Not well-formed XML, like the pages of most servers, so that clients of S3 look at the status.
+_PAGE = """\
+<html id="{3:08x}">
+<head><title>{0}</title></head>
+<body>
+<center><h1>{0}</h1></center>
+<hr><center>{1}, request {2}</center>
+</body>
+</html>
+"""
+_SMALLEST_PAGE = 512
+"""Servers pad short pages to this many bytes, below which some browsers show their own page."""
 
 
-class Peer(NamedTuple):
-    """The address of the peer of a connection, as Python's sockets take it."""
+class _Request(NamedTuple):
+    """The head of a request."""
 
-    family: socket.AddressFamily
-    address: tuple[Any, ...]
-
-    @property
-    def path(self) -> str:
-        """What globs are about, such as ``tcp://192.0.2.1:443``."""
-        return connection_path(*self.address[:2])
-
-    @property
-    def is_mapped(self) -> bool:
-        """Whether it is one of IPv4, which a socket of IPv6 reaches."""
-        return str(self.address[0]).startswith("::ffff:")
+    method: str
+    target: str
+    changes_protocol: bool
+    has_range: bool
 
 
-def peer_of(call: Syscall) -> Peer | None:
-    """Where a connect(2) leads, if its socket is of TCP; None also if the kernel refuses it.
-
-    Raises:
-        PermissionError: The supervisor may not inspect the caller.
-    """
-    link = f"/proc/{call.pid}/fd/{to_signed(call.arguments[0])}"
-    try:
-        data = read_memory(call.pid, call.arguments[1], min(call.arguments[2] & 0xFFFFFFFF, 28))
-        is_tcp = os.getxattr(link, _PROTOCOL).rstrip(b"\0") in _TCP
-    except PermissionError:
-        raise
-    except OSError:  # No address, or no socket.
+def parse_request(data: bytes) -> _Request | None:
+    """The request that *data* begins with; None if it is not one, or not complete."""
+    match = _HEAD.match(data)
+    if match is None or not data.lstrip(b"\r\n").startswith(_METHODS):
         return None
-    return _parse_address(data) if is_tcp else None
+    method, target = (each.decode("latin-1") for each in match.groups()[:2])
+    changes_protocol = method == "CONNECT" or bool(_UPGRADE.search(match[3]))
+    return _Request(method, target, changes_protocol, bool(_RANGE.search(match[3])))
 
 
-def _parse_address(data: bytes) -> Peer | None:
-    family = int.from_bytes(data[:2], sys.byteorder)
-    if family not in _LEAST or len(data) < _LEAST[socket.AddressFamily(family)]:
-        return None
-    if family == socket.AF_INET:
-        port, host = _ADDRESS.unpack_from(data)
-        return Peer(socket.AF_INET, (socket.inet_ntop(socket.AF_INET, host), port))
-    port, flow, host = _ADDRESS_6.unpack_from(data)
-    (scope,) = _SCOPE.unpack_from(data, _ADDRESS_6.size)
-    name = socket.inet_ntop(socket.AF_INET6, host)
-    return Peer(socket.AF_INET6, (name, port, flow, scope))
+def may_become_request(data: bytes) -> bool:
+    """Whether *data* is the beginning of a request, whose head is not complete."""
+    text = data.lstrip(b"\r\n")
+    is_beginning = any(text.startswith(each[: len(text)]) for each in _METHODS)
+    is_request = b"\n" not in text or _LINE.match(text) is not None
+    return is_beginning and is_request and len(text) <= _LONGEST_HEAD and not _HEAD.match(data)
 
 
-def duplicate_socket(call: Syscall) -> socket.socket:
-    """A duplicate of the socket that *call* should connect."""
-    try:
-        return socket.socket(fileno=duplicate(call.pid, to_signed(call.arguments[0])))
-    except PermissionError as error:
-        raise PermissionError(error.errno, _FORBIDDEN) from error
+def _protocol_of(data: bytes) -> str:
+    return TLS_CONNECTION if data.startswith(_TLS_HANDSHAKE) else _OTHER_PROTOCOL
 
 
-def is_connecting(call: Syscall) -> bool:
-    """Whether the socket is being connected already, and *call* checks whether that is over."""
-    try:
-        with duplicate_socket(call) as connection:
-            state = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 1)
-    except OSError:  # Forbidden, or the caller is dead.
-        return False
-    return state[0] != _CLOSE
+def make_answer(error: HttpError, request: _Request, number: int) -> bytes:
+    """The response to *request*, the one with this *number*.
 
-
-def waits_for(pid: int, address: tuple[Any, ...]) -> bool:
-    """Whether *pid* waits in recv(2), without a timeout, for what *address* sends.
-
-    Only its main thread counts, which fetches: others may wait for data that is never sent. A
-    thread in poll(2) or epoll_wait(2) may have any limit, which cannot be seen from outside.
+    Pages for different requests differ from their first bytes on, so that no part of them can be
+    mistaken for a placeholder.
     """
-    try:
-        call = proc.running_call(pid)
-        return call is not None and _is_wait(pid, call, address)
-    except OSError:  # The worker is dead, or the supervisor may not inspect it.
-        return False
-
-
-def _is_wait(pid: int, call: proc.RunningCall, address: tuple[Any, ...]) -> bool:
-    if NAMES.get(call.number) not in _RECEIVES:
-        return False
-    with socket.socket(fileno=duplicate(pid, call.arguments[0])) as connection:
-        limit = connection.getsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, 16)
-        return not any(limit) and connection.getpeername()[1] == address[1]
-
-
-def shares_network_namespace(pid: int) -> bool:
-    """Whether *pid* has the network namespace of this process."""
-    return proc.link(pid, "ns/net") == proc.link("self", "ns/net")
+    text = f"{request.method} {request.target}"
+    title = "Quota exceeded" if error.claims_success else error.reason
+    digest = zlib.crc32(f"{text} {number}".encode())
+    page = _PAGE.format(title, html.escape(text), number, digest).ljust(_SMALLEST_PAGE)
+    body = (page if error.body is None else error.body).encode()
+    lines = [
+        f"HTTP/1.1 {error.reason}",
+        "Content-Type: text/html; charset=utf-8",
+        f"Content-Length: {len(body)}",
+        "Connection: close",
+    ]
+    if error.retry_after is not None:
+        lines.append(f"Retry-After: {error.retry_after}")
+    head = "".join(f"{line}\r\n" for line in [*lines, ""]).encode()
+    return head if request.method == "HEAD" else head + body

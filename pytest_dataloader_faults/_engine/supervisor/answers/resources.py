@@ -13,7 +13,7 @@ from pytest_dataloader_faults._engine.kernel import linux
 from pytest_dataloader_faults._engine.kernel.caller import INVISIBLE, Syscall, to_signed
 from pytest_dataloader_faults._engine.kernel.calls import Role
 from pytest_dataloader_faults._engine.plan import FaultCounter, Operation
-from pytest_dataloader_faults._engine.supervisor.answers.services import SupervisorServices
+from pytest_dataloader_faults._engine.supervisor.answers.workers import SupervisorServices
 from pytest_dataloader_faults._engine.supervisor.events import Action
 from pytest_dataloader_faults._engine.supervisor.worker_state import (
     RefusedAllocation,

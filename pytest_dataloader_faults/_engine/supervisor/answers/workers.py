@@ -15,11 +15,13 @@ import itertools
 import os
 import resource
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import TypeAlias
 
 from pytest_dataloader_faults import faults
 from pytest_dataloader_faults._engine.file_copies import FileCopies
-from pytest_dataloader_faults._engine.plan import MAP, FaultCounter, Operation
+from pytest_dataloader_faults._engine.kernel.caller import Syscall
+from pytest_dataloader_faults._engine.plan import MAP, FaultCounter, FaultPlan, Operation
 from pytest_dataloader_faults._engine.protocol import (
     CLOSE,
     DIE,
@@ -29,8 +31,17 @@ from pytest_dataloader_faults._engine.protocol import (
     Hello,
     Order,
 )
-from pytest_dataloader_faults._engine.supervisor.answers.services import SupervisorServices
-from pytest_dataloader_faults._engine.supervisor.events import Action, DeathScheduler
+from pytest_dataloader_faults._engine.supervisor.events import (
+    Action,
+    DeathScheduler,
+    Events,
+    Timers,
+)
+from pytest_dataloader_faults._engine.supervisor.races import (
+    NewFileBarrier,
+    SharedOffsetBarrier,
+    VainWaits,
+)
 from pytest_dataloader_faults._engine.supervisor.worker_state import InheritedFile, WorkerState
 from pytest_dataloader_faults._engine.system.proc import (
     descriptors,
@@ -38,9 +49,34 @@ from pytest_dataloader_faults._engine.system.proc import (
     limit_for_headroom,
     link_of,
 )
+from pytest_dataloader_faults._engine.system.temporary import SharedCount
 from pytest_dataloader_faults.faults import ClosedDescriptor
 from pytest_dataloader_faults.faults.base import FiringKind
 from pytest_dataloader_faults.faults.workers import InOneWorker
+
+
+class SupervisorServices:
+    """What the answers of one supervisor share. *on_error* gets errors raised later than a call."""
+
+    def __init__(
+        self,
+        events: Events,
+        on_error: Callable[[WorkerState, Syscall | None, Exception], None],
+        plan: FaultPlan,
+    ) -> None:
+        self.events, self.on_error = events, on_error
+        self.copies, self.deaths, self.timers = FileCopies(), DeathScheduler(), Timers()
+        self.provokes_races = plan.watch
+        """Whether reads at a shared offset are brought together, and creations with reads."""
+        vain_waits = VainWaits(plan.unprovoked)
+        self.barrier = SharedOffsetBarrier(self.timers, vain_waits)
+        self.new_files = NewFileBarrier(self.timers, vain_waits)
+        self.bytes_read = SharedCount()
+        """How many bytes were read for workers."""
+
+
+CallAnswer: TypeAlias = Callable[[WorkerState, Syscall, SupervisorServices], bool]
+"""Answers a call as the faults of its worker demand; False if the kernel should execute it."""
 
 
 class FetchStart:

@@ -22,8 +22,8 @@ from torch.utils.data import DataLoader, get_worker_info
 from torch.utils.data import _utils as torch_utils
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
+from pytest_dataloader_faults._engine.client import SupervisorClient
 from pytest_dataloader_faults._engine.fake import fake_files, write_tree
-from pytest_dataloader_faults._engine.loader.client import SupervisorClient
 from pytest_dataloader_faults._engine.plan import FaultPlan
 from pytest_dataloader_faults._engine.protocol import AwaitingBatch, Idle, ReleaseLoader
 from pytest_dataloader_faults._engine.system.imports import import_late_modules

@@ -1,7 +1,8 @@
-"""Let loaders start workers under pyfakefs [runs where the loader does].
+"""A fake file system that DataLoader workers can see: ``with FakeDatasetFs() as files:``.
 
-The workers see copies of the fake files, which a supervisor redirects their calls to. If no faults
-are armed, there is none yet, so the first loader starts one.
+The fixture ``fake_dataset_fs`` returns the same ``files``. The workers see copies of the fake
+files, to which a supervisor redirects their calls. If no faults are armed, there is none yet, so
+the first loader starts one [runs where the loader does].
 """
 
 from __future__ import annotations
@@ -23,27 +24,62 @@ from multiprocessing.util import get_temp_dir
 from typing import TYPE_CHECKING, Any
 
 from pytest_dataloader_faults._engine import (
+    patcher,
     require_engine,
     require_real_functions,
     scopes_with_workers,
+    unavailable,
 )
-from pytest_dataloader_faults._engine.fake import fake_files
 from pytest_dataloader_faults._engine.scope import open_scope
 from pytest_dataloader_faults._engine.system.imports import import_late_modules
 
+if sys.platform != "linux":  # Its workers would need Linux.
+    raise unavailable()
+
 if TYPE_CHECKING:
-    from pytest_dataloader_faults._engine.loader.iterator import LoaderMonitor
+    from pyfakefs.fake_filesystem import FakeFilesystem
+
+    from pytest_dataloader_faults._engine.iterator import LoaderMonitor
+
+__all__ = ("FakeDatasetFs",)
+
+
+class FakeDatasetFs:
+    """An in-memory pyfakefs file system for datasets in loaders, with any start method.
+
+    Within its scope, Python sees the fake files instead of the real ones in this process. The
+    workers of each loader see a copy of them, in C code as well as in Python.
+    """
+
+    def __init__(self) -> None:
+        self._scope = contextlib.ExitStack()
+
+    def __enter__(self) -> FakeFilesystem:
+        """Return pyfakefs' file system, with methods such as ``create_file``."""
+        require_engine()
+        import torch.utils.data  # noqa: F401  # what is imported under pyfakefs is forgotten
+        from pyfakefs.fake_filesystem_unittest import Patcher
+
+        with contextlib.ExitStack() as scope:
+            scope.enter_context(_with_workers())
+            patcher: Any = scope.enter_context(Patcher())
+            self._scope = scope.pop_all()
+        return patcher.fs  # type: ignore[no-any-return]
+
+    def __exit__(self, *_error: object) -> None:
+        """Show the real files again."""
+        self._scope.close()
 
 
 @contextlib.contextmanager
-def with_workers() -> Iterator[None]:
+def _with_workers() -> Iterator[None]:
     """In this scope loaders with workers work under pyfakefs. Enter it before pyfakefs starts.
 
     It changes nothing unless torch is imported already.
     """
     with _real_modules(), contextlib.ExitStack() as scope:
         if "torch" in sys.modules:
-            from pytest_dataloader_faults._engine.loader.iterator import replace_iterator_makers
+            from pytest_dataloader_faults._engine.iterator import replace_iterator_makers
 
             _pickle_real_paths(scope)
             scope.enter_context(replace_iterator_makers(_Supervised(scope)))
@@ -72,8 +108,11 @@ class _Supervised:
         def get_iterator(loader: Any) -> Any:
             from pytest_dataloader_faults._engine.worker.arm import ArmWorker
 
-            is_armed = isinstance(loader.worker_init_fn, ArmWorker)
-            if not loader.num_workers or is_armed or fake_files() is None:
+            # By a scope of faults that was entered before this one, or after it.
+            is_armed = hasattr(original, "__wrapped__") or isinstance(
+                loader.worker_init_fn, ArmWorker
+            )
+            if not loader.num_workers or is_armed or patcher() is None:
                 return original(loader)
             return self._monitor().iterator(loader, original)
 
@@ -113,9 +152,9 @@ _OF_MULTIPROCESSING = (
     *("resource_tracker", "shared_memory", "spawn", "synchronize", "util"),
 )
 _OUR_FOLDER = (
-    *("_trial.warden", "battery.checking", "battery.sweeping", "search", "search._runner"),
-    *("plugin._fault_check", "_engine.loader.iterator", "_engine"),
-    *("_engine.worker.arm", "fake_files.workers"),
+    *("_trial.warden", "battery.checking", "battery.sweeping", "search", "search._search"),
+    *("plugin._fault_check", "_engine.iterator", "_engine"),
+    *("_engine.worker.arm", "fake_files"),
 )
 """Modules that a test may call. After the test, pyfakefs forgets those imported under it."""
 

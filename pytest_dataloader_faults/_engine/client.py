@@ -15,11 +15,10 @@ from typing import Any, TypeVar
 from torch import multiprocessing
 
 from pytest_dataloader_faults._engine import protocol
-from pytest_dataloader_faults._engine.fake import fake_files
-from pytest_dataloader_faults._engine.loader.huge_pages import collapse_after_two_scopes
 from pytest_dataloader_faults._engine.plan import FaultPlan
 from pytest_dataloader_faults._engine.supervisor.start import fork_supervisor
 from pytest_dataloader_faults._engine.system import temporary
+from pytest_dataloader_faults._engine.system.libc import collapse_after_two_scopes
 from pytest_dataloader_faults._engine.system.proc import is_dead, is_stopped
 from pytest_dataloader_faults._engine.system.processes import (
     SIGN_OF_LIFE,
@@ -61,8 +60,8 @@ class SupervisorClient:
         # A trial has its own folder.
         is_needed = running is None and has_folder
         self._folder = temporary.name_for_sockets() if is_needed else None
-        if fake_files() is not None:
-            plan = replace(plan, spared=(*plan.spared, os.path.realpath(self.folder)))
+        # Workers may change the fake files there, also after a fault.
+        plan = replace(plan, spared=(*plan.spared, os.path.realpath(self.folder)))
         if running is None:
             collapse_after_two_scopes()
         self._handle = handle = running or fork_supervisor()

@@ -1,1 +1,0 @@
-"""What runs in the process that iterates the DataLoader."""
