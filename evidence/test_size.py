@@ -29,7 +29,7 @@ def test_size_of_a_module():
 
 def test_parts_of_a_checkout(tmp_path):
     package = tmp_path / size.PACKAGE
-    for name in ("_engine/worker/arm.py", "steps.py", "battery/checks/a.py", "report/b.py", "c.py"):
+    for name in ("_engine/arm.py", "steps.py", "battery/checks/a.py", "report/b.py", "c.py"):
         path = package / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text("a = 1\n")

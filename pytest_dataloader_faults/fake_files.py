@@ -106,7 +106,7 @@ class _Supervised:
 
     def __call__(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def get_iterator(loader: Any) -> Any:
-            from pytest_dataloader_faults._engine.worker.arm import ArmWorker
+            from pytest_dataloader_faults._engine.arm import ArmWorker
 
             # By a scope of faults that was entered before this one, or after it.
             is_armed = hasattr(original, "__wrapped__") or isinstance(
@@ -154,7 +154,7 @@ _OF_MULTIPROCESSING = (
 _OUR_FOLDER = (
     *("_trial.warden", "battery.checking", "battery.sweeping", "search", "search._search"),
     *("plugin._fault_check", "_engine.iterator", "_engine"),
-    *("_engine.worker.arm", "fake_files"),
+    *("_engine.arm", "fake_files"),
 )
 """Modules that a test may call. After the test, pyfakefs forgets those imported under it."""
 

@@ -5,12 +5,11 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-import socket
 import threading
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from multiprocessing.util import get_temp_dir
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from torch import multiprocessing
 
@@ -22,9 +21,9 @@ from pytest_dataloader_faults._engine.system.libc import collapse_after_two_scop
 from pytest_dataloader_faults._engine.system.proc import is_dead, is_stopped
 from pytest_dataloader_faults._engine.system.processes import (
     SIGN_OF_LIFE,
-    Patience,
     describe_child_exit,
     has_ended,
+    ready_in_time,
 )
 from pytest_dataloader_faults.exceptions import LostProcessError, UnusableEnvironmentError
 
@@ -69,9 +68,7 @@ class SupervisorClient:
         self.pid = handle.pid
         """The supervisor's process id."""
         self._channel = handle.control
-        self._channel.require()
-        self._connection = _Connection(self._channel.connection, self.pid)
-        self._channel.connection = self._connection
+        self._channel.connection.settimeout(_PATIENCE)  # For a message that it does not take.
         strategy = multiprocessing.get_sharing_strategy()  # type: ignore[no-untyped-call]
         unlinks = strategy == "file_descriptor"
         request = protocol.Configure(plan, os.getpid(), self._folder, unlinks)
@@ -126,8 +123,8 @@ class SupervisorClient:
         """
         try:
             request = protocol.WaitUntilIdle(loader, epoch, tuple(sent.items()), patience)
-            with self._lock, self._connection.waiting_for(workers):
-                return self._exchange(request, protocol.Idle)
+            with self._lock:
+                return self._exchange(request, protocol.Idle, workers)
         except TimeoutError:
             return protocol.Idle()
 
@@ -168,18 +165,31 @@ class SupervisorClient:
         except TimeoutError as error:
             raise self._silence_error() from error
 
-    def _exchange(self, message: protocol.FromLoader, kind: type[_Answer]) -> _Answer:
-        """The answer to *message*. A late answer to an earlier one may arrive before it."""
+    def _exchange(
+        self, message: protocol.FromLoader, kind: type[_Answer], workers: Collection[int] = ()
+    ) -> _Answer:
+        """The answer to *message*. A late answer to an earlier one may arrive before it.
+
+        *workers*: the processes that it waits for, in addition to the supervisor.
+        """
         self._send_pending()
         try:
             self._send(message)
-            answer = self._channel.receive()[0]
+            answer = self._receive(workers)
             while not isinstance(answer, kind):
-                answer = self._channel.receive()[0]
+                answer = self._receive(workers)
         except (EOFError, ConnectionError) as error:
             raise self._exited_error() from error
         self._send_pending()
         return answer
+
+    def _receive(self, workers: Collection[int]) -> object:
+        """The next answer. TimeoutError: the supervisor had its time, and did nothing."""
+        work = 1.0 if workers else SIGN_OF_LIFE
+        pids = [self.pid, *workers]
+        if not ready_in_time([self._channel.fileno()], _PATIENCE, pids, work):
+            raise TimeoutError
+        return self._channel.receive()[0]
 
     def _send(self, message: protocol.FromLoader) -> None:
         """Send *message*."""
@@ -225,42 +235,3 @@ def _is_reaped(child: int) -> bool:
         return os.waitpid(child, os.WNOHANG)[0] == child
     except ChildProcessError:
         return True
-
-
-class _Connection(socket.socket):
-    """The socket of the supervisor. TimeoutError: that one had its time, and did nothing."""
-
-    def __init__(self, connection: socket.socket, supervisor: int) -> None:
-        super().__init__(fileno=connection.detach())
-        self._slice = _PATIENCE / 10  # It is over before anything is known of those that work.
-        self.settimeout(self._slice)
-        self._supervisor = supervisor
-        self._workers: Collection[int] = ()
-
-    @contextlib.contextmanager
-    def waiting_for(self, workers: Collection[int]) -> Iterator[None]:
-        """Wait for the processes *workers*, and for the supervisor that serves them."""
-        self._workers = workers
-        try:
-            yield
-        finally:
-            self._workers = ()
-
-    def recvmsg_into(self, *arguments: Any) -> Any:
-        return self._in_time(super().recvmsg_into, *arguments)
-
-    def sendmsg(self, *arguments: Any) -> Any:
-        return self._in_time(super().sendmsg, *arguments)
-
-    def _in_time(self, call: Callable[..., Any], *arguments: Any) -> Any:
-        patience: Patience | None = None
-        while patience is None or not patience.is_over():
-            with contextlib.suppress(TimeoutError):
-                return call(*arguments)
-            patience = patience or self._patience()
-        raise TimeoutError
-
-    def _patience(self) -> Patience:
-        """The remaining seconds after the first attempt."""
-        work = 1.0 if self._workers else SIGN_OF_LIFE
-        return Patience(_PATIENCE - self._slice, [self._supervisor, *self._workers], work)

@@ -22,18 +22,18 @@ from torch.utils.data import DataLoader, get_worker_info
 from torch.utils.data import _utils as torch_utils
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
-from pytest_dataloader_faults._engine.client import SupervisorClient
-from pytest_dataloader_faults._engine.fake import fake_files, write_tree
-from pytest_dataloader_faults._engine.plan import FaultPlan
-from pytest_dataloader_faults._engine.protocol import AwaitingBatch, Idle, ReleaseLoader
-from pytest_dataloader_faults._engine.system.imports import import_late_modules
-from pytest_dataloader_faults._engine.worker.arm import (
+from pytest_dataloader_faults._engine.arm import (
     ArmWorker,
     WorkerSession,
     arm_kernel_session,
     arm_worker,
     observe,
 )
+from pytest_dataloader_faults._engine.client import SupervisorClient
+from pytest_dataloader_faults._engine.fake import fake_files, write_tree
+from pytest_dataloader_faults._engine.plan import FaultPlan
+from pytest_dataloader_faults._engine.protocol import AwaitingBatch, Idle, ReleaseLoader
+from pytest_dataloader_faults._engine.system.imports import import_late_modules
 from pytest_dataloader_faults.exceptions import InvalidArgumentError
 from pytest_dataloader_faults.outcomes.chains import origin_noted_in, shorten_chain
 

@@ -129,6 +129,7 @@ def sum_facts(fault: Fault, parts: Sequence[FaultCounter[Any]]) -> FaultFacts:
 
 MAP = "mmap"
 _KNOWN_PATHS = 1 << 12
+_ANYWHERE = ~Place(0)
 
 
 class Operation(NamedTuple):
@@ -190,7 +191,9 @@ class WorkerFaults:
         self.unobserved: Counter[str] = Counter()
         self.tallies: defaultdict[str, Counter[str]] = defaultdict(Counter)
         """How often it did what is not done to a file, by operation: see ``WorkerFacts``."""
-        self.needs_reads_of = functools.lru_cache(_KNOWN_PATHS)(self._needs_reads_of)
+        self.needs_reads_of = functools.lru_cache(_KNOWN_PATHS)(
+            functools.partial(self.needs_answer, place=Place.READ)
+        )
         """Whether reads of a path must be seen. A dataset reads the same files again and again."""
 
     def counters_of_kind(
@@ -209,20 +212,16 @@ class WorkerFaults:
 
     # What must be seen.
 
-    def targets(self, path: str) -> bool:
-        """Whether a fault is about *path*; an excluded file is meant if a glob names its folder."""
-        return any(counter.matches(path) for counter in self._concerned)
+    def targets(self, path: str, place: Place = _ANYWHERE) -> bool:
+        """Whether a fault that happens in *place* is about *path*.
 
-    def needs_answer(self, path: str) -> bool:
-        """Whether the kernel may not always execute calls about *path*."""
-        return (self._watch and not is_excluded(path)) or self.targets(path)
-
-    def _needs_reads_of(self, path: str) -> bool:
-        return (self._watch and not is_excluded(path)) or self.has_fault_in(path, Place.READ)
-
-    def has_fault_in(self, path: str, place: Place) -> bool:
-        """Whether a fault that happens in *place* is about *path*."""
+        An excluded file is meant if a glob names its folder.
+        """
         return any(each.places & place and each.matches(path) for each in self._concerned)
+
+    def needs_answer(self, path: str, place: Place = _ANYWHERE) -> bool:
+        """Whether the kernel may not always execute calls about *path* in *place*."""
+        return (self._watch and not is_excluded(path)) or self.targets(path, place)
 
     def is_exempt(self, path: str) -> bool:
         """Whether faults leave *path* alone: a system, package or code file that no glob names."""

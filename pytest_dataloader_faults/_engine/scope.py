@@ -19,11 +19,11 @@ from pytest_dataloader_faults.outcomes.fault_facts import explain_unfired, note_
 from pytest_dataloader_faults.outcomes.stages import Refusal
 
 if TYPE_CHECKING:
+    from pytest_dataloader_faults._engine.arm import WorkerSession
     from pytest_dataloader_faults._engine.client import SupervisorClient
     from pytest_dataloader_faults._engine.iterator import LoaderMonitor
     from pytest_dataloader_faults._engine.plan import FaultPlan
     from pytest_dataloader_faults._engine.protocol import SupervisorHandle, WorkerReports
-    from pytest_dataloader_faults._engine.worker.arm import WorkerSession
 
 
 class FaultTotals:
@@ -177,9 +177,9 @@ def protect_files(supervisor: SupervisorHandle) -> WorkerSession | None:
     """
     if fake_files() is not None:
         return None
+    from pytest_dataloader_faults._engine.arm import arm_kernel_session
     from pytest_dataloader_faults._engine.plan import FaultPlan
     from pytest_dataloader_faults._engine.protocol import WorkerConfig
-    from pytest_dataloader_faults._engine.worker.arm import arm_kernel_session
 
     plan = FaultPlan((), protects=True)
     config = WorkerConfig(supervisor.door, supervisor.pid, plan)

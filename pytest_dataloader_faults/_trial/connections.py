@@ -14,7 +14,8 @@ import sys
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from multiprocessing.connection import Connection
+from typing import Any, TypeAlias
 
 from torch.utils.data import get_worker_info
 
@@ -32,17 +33,18 @@ CALLS_USER_CODE = True
 # sent something without a lock: what follows otherwise may be a hang.
 #
 # A client that finds an unread answer opens another connection, which would hide the defect from a
-# worker that comes a moment later. So a worker waits for others before it first sends. Python's
-# sockets are replaced for that in this process, which is disposable. C code, such as that of libpq,
-# passes them by, and so does a pipe to another process. If samples are wrong then, what has arrived
-# since the workers started shows that the connection may be why: by TCP_INFO, and by what the
-# process behind the pipe has written. A pipe of which both ends are here belongs to a queue, which
-# multiprocessing shares among processes with a lock.
+# worker that comes a moment later. So a worker waits for others before it first sends. The methods
+# of Python's sockets, and of multiprocessing's connections, are replaced for that in this process,
+# which is disposable. C code, such as that of libpq, passes them by, and so does a pipe to another
+# process. If samples are wrong then, what has arrived since the workers started shows that the
+# connection may be why: by TCP_INFO, and by what the process behind the pipe has written. A pipe of
+# which both ends are here belongs to a queue, which multiprocessing shares with a lock.
 
+_Endpoint: TypeAlias = "socket.socket | Connection[Any, Any]"
 _INFO_SIZE, _BYTES_RECEIVED = 136, 128
 """Of struct tcp_info, since Linux 4.1."""
-_SENDS_BY = "send sendall sendmsg sendto".split()
-_RECEIVES_BY = "recv recv_into recvfrom recvfrom_into recvmsg recvmsg_into".split()
+_SENDS_BY = "send sendall sendmsg sendto send_bytes".split()
+_RECEIVES_BY = "recv recv_into recvfrom recvfrom_into recvmsg recvmsg_into recv_bytes".split()
 _TIMEOUT = 0.5
 """Seconds for which a worker waits for another one, before it first sends."""
 _POLLING = 0.001
@@ -70,7 +72,7 @@ class SharedConnections:
         if not self._connections or workers == 1:
             return
         tls = sys.modules.get("ssl")  # It is imported if there is a connection that uses it.
-        for kind in (socket.socket, tls.SSLSocket) if tls else (socket.socket,):
+        for kind in (socket.socket, Connection, *((tls.SSLSocket,) if tls else ())):
             for name in _SENDS_BY:
                 _precede(kind, name, self._before_sending)
             for name in _RECEIVES_BY:
@@ -82,7 +84,7 @@ class SharedConnections:
             if each.is_shared or each.has_received:
                 journal.write_note(SharedConnection(each.name, each.is_shared))
 
-    def _before_sending(self, connection: socket.socket) -> None:
+    def _before_sending(self, connection: _Endpoint) -> None:
         shared, info = self._find(connection), get_worker_info()
         if shared and info and not shared.senders[info.id]:
             shared.senders[info.id] = 1
@@ -90,14 +92,15 @@ class SharedConnections:
             while not shared.has_several_senders and time.monotonic() < end:
                 time.sleep(_POLLING)
 
-    def _before_receiving(self, connection: socket.socket) -> None:
+    def _before_receiving(self, connection: _Endpoint) -> None:
         shared = self._find(connection)
         if shared and shared.has_several_senders and not shared.is_shared:
             shared.answer[0] = 1
-            with contextlib.suppress(OSError):  # The server may have closed it.
-                socket.socket.shutdown(connection, socket.SHUT_RDWR)
+            # The server may have closed it.
+            with contextlib.suppress(OSError), _duplicate(shared.descriptor) as duplicate:
+                duplicate.shutdown(socket.SHUT_RDWR)
 
-    def _find(self, connection: socket.socket) -> _Connection | None:
+    def _find(self, connection: _Endpoint) -> _Connection | None:
         """The *connection* from before the fork, if this is a worker that holds no lock."""
         if get_worker_info() is None:
             return None
@@ -212,12 +215,14 @@ def _holds_lock() -> bool:
     return any(each._is_mine() for each in locks) or proc.holds_file_lock()
 
 
-def _precede(kind: type[socket.socket], name: str, call: Callable[[socket.socket], None]) -> None:
-    """Have the method *name* of sockets call *call* first."""
-    original = getattr(kind, name)
+def _precede(kind: type[_Endpoint], name: str, call: Callable[[_Endpoint], None]) -> None:
+    """Have the method *name* of *kind*, if it has one, call *call* first."""
+    original = getattr(kind, name, None)
+    if original is None:
+        return
 
     @functools.wraps(original)
-    def call_first(connection: socket.socket, *args: Any, **kwargs: Any) -> Any:
+    def call_first(connection: _Endpoint, *args: Any, **kwargs: Any) -> Any:
         call(connection)
         return original(connection, *args, **kwargs)
 

@@ -19,11 +19,11 @@ from typing import Any
 
 from torch.utils.data._utils import signal_handling
 
+from pytest_dataloader_faults._engine.fetch_hooks import seed_everything
 from pytest_dataloader_faults._engine.iterator import IteratorListener
 from pytest_dataloader_faults._engine.protocol import Idle
 from pytest_dataloader_faults._engine.system.libc import end_with_parent
 from pytest_dataloader_faults._engine.system.processes import fork, reap
-from pytest_dataloader_faults._engine.worker.fetch_hooks import seed_everything
 from pytest_dataloader_faults._trial import samplers
 from pytest_dataloader_faults._trial.job import Job
 from pytest_dataloader_faults._trial.journal import (

@@ -18,14 +18,14 @@ from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from pytest_dataloader_faults._arguments import suggest_name
 from pytest_dataloader_faults._engine.fake import fake_files
-from pytest_dataloader_faults._engine.iterator import replace_iterator_makers
-from pytest_dataloader_faults._engine.system.imports import FOR_FORK_SERVER
-from pytest_dataloader_faults._engine.system.processes import end_if_interrupted, has_ended
-from pytest_dataloader_faults._engine.worker.fetch_hooks import (
+from pytest_dataloader_faults._engine.fetch_hooks import (
     end_streams,
     seed_everything,
     start_with_end,
 )
+from pytest_dataloader_faults._engine.iterator import replace_iterator_makers
+from pytest_dataloader_faults._engine.system.imports import FOR_FORK_SERVER
+from pytest_dataloader_faults._engine.system.processes import end_if_interrupted, has_ended
 from pytest_dataloader_faults._trial import ranks, samplers
 from pytest_dataloader_faults._trial.factory import (
     advice_for,

@@ -15,12 +15,12 @@ from typing import Any, NamedTuple, NoReturn, TypeAlias, TypeVar
 
 from torch.utils.data.dataloader import _DatasetKind
 
-from pytest_dataloader_faults._engine.system.processes import ChildCall
-from pytest_dataloader_faults._engine.worker.fetch_hooks import (
+from pytest_dataloader_faults._engine.fetch_hooks import (
     ObservedDataset,
     generator_states,
     seed_sample,
 )
+from pytest_dataloader_faults._engine.system.processes import ChildCall
 from pytest_dataloader_faults._trial import loaders
 from pytest_dataloader_faults._trial.samples import (
     Draw,

@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import torch
 from torch.utils.data._utils import worker as torch_worker
 
+from pytest_dataloader_faults._engine.fetch_hooks import seed_everything
 from pytest_dataloader_faults._engine.system.processes import run_in_child
-from pytest_dataloader_faults._engine.worker.fetch_hooks import seed_everything
 from pytest_dataloader_faults._trial import loaders
 from pytest_dataloader_faults._trial.job import Job, TakeReference
 from pytest_dataloader_faults._trial.passes import Reader, Reading

@@ -18,10 +18,10 @@ from typing import Any
 import psutil
 import torch
 
+from pytest_dataloader_faults._engine.fetch_hooks import FetchListener, observe_fetches
 from pytest_dataloader_faults._engine.supervisor.start import NAME as SUPERVISOR
 from pytest_dataloader_faults._engine.system import proc
 from pytest_dataloader_faults._engine.system.processes import Patience, has_ended, run_in_child
-from pytest_dataloader_faults._engine.worker.fetch_hooks import FetchListener, observe_fetches
 from pytest_dataloader_faults.exceptions import HarnessError, UnusableDatasetError
 from pytest_dataloader_faults.outcomes import Resources, Stage
 from pytest_dataloader_faults.outcomes.leaks import (

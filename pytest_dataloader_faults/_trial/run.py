@@ -19,6 +19,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from pytest_dataloader_faults import exceptions
+from pytest_dataloader_faults._engine.arm import WorkerSession, start_unarmed
+from pytest_dataloader_faults._engine.fetch_hooks import seed_everything, seed_samples
 from pytest_dataloader_faults._engine.iterator import (
     LoaderMonitor,
     listen_to_iterators,
@@ -28,8 +30,6 @@ from pytest_dataloader_faults._engine.protocol import SupervisorHandle
 from pytest_dataloader_faults._engine.scope import Injection, open_scope, protect_files
 from pytest_dataloader_faults._engine.system.imports import timed_imports
 from pytest_dataloader_faults._engine.system.temporary import ClosedByUserError
-from pytest_dataloader_faults._engine.worker.arm import WorkerSession, start_unarmed
-from pytest_dataloader_faults._engine.worker.fetch_hooks import seed_everything, seed_samples
 from pytest_dataloader_faults._trial import loaders, ranks, resources
 from pytest_dataloader_faults._trial.connections import SharedConnections
 from pytest_dataloader_faults._trial.driver import LoaderDriver, describe_error, idle_at_once

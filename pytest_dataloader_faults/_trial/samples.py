@@ -33,7 +33,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import torch
 
-from pytest_dataloader_faults._engine.worker.fetch_hooks import (
+from pytest_dataloader_faults._engine.fetch_hooks import (
     ADDRESS,
     integer_of,
     is_array,

@@ -387,7 +387,7 @@ def preload() -> None:
 
 _IN_STACKS = """
     pytest_dataloader_faults._engine.iterator
-    pytest_dataloader_faults._engine.worker.fetch_hooks
+    pytest_dataloader_faults._engine.fetch_hooks
     pytest_dataloader_faults._trial.driver
     pytest_dataloader_faults._trial.warden
     pytest_dataloader_faults._trial.run

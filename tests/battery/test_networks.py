@@ -1,17 +1,20 @@
 """Datasets that read from a network: what checks try, and connections from before the fork."""
 
+import contextlib
 import functools
 import multiprocessing
 import os
 import socket
 import tarfile
+import threading
 from collections import Counter
+from multiprocessing.connection import Client, Connection, Listener
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
-from torch.utils.data import get_worker_info
+from torch.utils.data import Dataset, get_worker_info
 
 from pytest_dataloader_faults import Verdict, run_trial
 from pytest_dataloader_faults.faults import ReadError
@@ -140,6 +143,40 @@ def test_a_connection_that_one_worker_uses_later_is_shared(records):
     assert result.cause == CONNECTION
     host, port = address
     assert f"two workers sent requests on a connection to {host}:{port}" in result.explanation
+
+
+class ByClient(Dataset[Any]):
+    """Uses a connection of multiprocessing from before the fork, in all workers."""
+
+    def __init__(self, address: tuple[str, int]) -> None:
+        self.client = Client(address)
+
+    def __len__(self):
+        return 16
+
+    def __getitem__(self, index):
+        self.client.send_bytes(bytes([index]))
+        return self.client.recv_bytes()
+
+
+def test_a_connection_of_multiprocessing_is_shared():
+    with Listener(("127.0.0.1", 0)) as listener:
+        threading.Thread(target=_answer_all, args=(listener,), daemon=True).start()
+        result = failure_of(lambda: ByClient(listener.address), CHECK)
+
+    assert result.cause == CONNECTION
+
+
+def _answer_all(listener: Listener) -> None:
+    with contextlib.suppress(OSError):
+        while True:
+            threading.Thread(target=_answer_each, args=(listener.accept(),), daemon=True).start()
+
+
+def _answer_each(connection: Connection) -> None:
+    with contextlib.suppress(EOFError, OSError), connection:
+        while True:
+            connection.send_bytes(connection.recv_bytes())
 
 
 class OnlyReports(AtFork):

@@ -98,7 +98,7 @@ def test_no_fault_fires_in_a_bystander(fault):
     faults = WorkerFaults(FaultPlan((fault,)), None, 1, bystander=True)
 
     assert [] == list(faults.counters_of_kind(type(fault)))
-    assert faults.has_fault_in(PATH, Place.READ)
+    assert faults.targets(PATH, Place.READ)
     assert [True, False] == [faults.targets(each) for each in (PATH, OTHER)]
 
 
@@ -195,8 +195,8 @@ def test_what_has_to_be_seen_of_a_file(plan, path, expected):
     faults = WorkerFaults(plan, 0, 1)
     needed = {
         "reads": faults.needs_reads_of(path),
-        "writes": faults.has_fault_in(path, Place.WRITE),
-        "answers": faults.has_fault_in(path, Place.ANSWER),
+        "writes": faults.targets(path, Place.WRITE),
+        "answers": faults.targets(path, Place.ANSWER),
         "concerned": faults.needs_answer(path),
     }
 

@@ -96,19 +96,11 @@ def test_an_end_is_waited_for(start, busy_core):
     assert has_ended(pid, LIMIT * 2)
 
 
-def _limit_patience(injection, seconds, monkeypatch):
-    """Wait that long for its supervisor, which has started: that alone may take longer."""
-    monkeypatch.setattr(client, "_PATIENCE", seconds)
-    connection = injection._client._connection
-    connection._slice = seconds / 10
-    connection.settimeout(seconds / 10)
-
-
 @pytest.mark.usefixtures("engine")
 def test_a_supervisor_that_works_is_not_lost(records, busy_core, monkeypatch):
     with inject(ReadError("*.rec", nth=99), require_fired=False) as injection:
         list(DataLoader(Records(records), num_workers=1))
-        _limit_patience(injection, 0.3, monkeypatch)
+        monkeypatch.setattr(client, "_PATIENCE", 0.3)
         crowd_out(injection._client.pid, busy_core)
 
     assert sum(len(each.files) for each in injection.workers) == COUNT
@@ -118,7 +110,7 @@ def test_a_supervisor_that_works_is_not_lost(records, busy_core, monkeypatch):
 def test_a_supervisor_that_is_blocked_is_lost(records, busy_core, monkeypatch):
     scope = inject(ReadError("*.rec", nth=99), require_fired=False)
     injection = scope.__enter__()
-    _limit_patience(injection, LIMIT, monkeypatch)
+    monkeypatch.setattr(client, "_PATIENCE", LIMIT)
     crowd_out(injection._client.pid, busy_core)
     os.kill(injection._client.pid, signal.SIGSTOP)
 

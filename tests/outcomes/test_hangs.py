@@ -35,7 +35,7 @@ WAIT, QUEUE = (
     (f"{_PYTHON}/{name}.py", 327, "wait") for name in ("threading", "multiprocessing/queues")
 )
 BOOT = (f"{_PYTHON}/threading.py", 1002, "_bootstrap")
-OURS = (f"{_OURS}/_engine/worker/fetch_hooks.py", 75, "fetch_and_report")
+OURS = (f"{_OURS}/_engine/fetch_hooks.py", 75, "fetch_and_report")
 TEST = ("/home/me/test_data.py", 7, "test_it")
 READ, SAMPLE = ("/home/me/data.py", 18, "read"), ("/home/me/data.py", 30, "__getitem__")
 AT_READ, AT_SAMPLE = "/home/me/data.py:18 in read", "/home/me/data.py:30 in __getitem__"

@@ -85,7 +85,7 @@ def _run_code(code: str, arguments: list[str], kept: set[str]) -> None:
 _NEEDED = (
     "numpy.random",
     "torch.utils.data",
-    "pytest_dataloader_faults._engine.worker.arm",
+    "pytest_dataloader_faults._engine.arm",
     "pytest_dataloader_faults._trial.warden",
     "pytest_dataloader_faults.plugin._fault_check",
     "pytest_dataloader_faults.injection",

@@ -15,8 +15,8 @@ from torch.utils.data import DataLoader, IterableDataset
 
 from pytest_dataloader_faults import inject, run_trial
 from pytest_dataloader_faults._engine import client
+from pytest_dataloader_faults._engine.arm import WorkerSession
 from pytest_dataloader_faults._engine.supervisor.server import Supervisor
-from pytest_dataloader_faults._engine.worker.arm import WorkerSession
 from pytest_dataloader_faults._trial import driver, take_reference, warden
 from pytest_dataloader_faults._trial.journal import ProcessesStarted
 from pytest_dataloader_faults._trial.process import surroundings

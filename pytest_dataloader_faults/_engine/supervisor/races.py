@@ -65,77 +65,6 @@ def share_description(fd: int, peer_fd: int) -> bool:
         fcntl.fcntl(fd, fcntl.F_SETFL, flags)
 
 
-_READ_TIMEOUT = 0.5
-_MEETINGS = 8
-_MAX_TIMEOUTS = 2
-
-
-class VainWaits:
-    """The first wait of a worker for another one in vain, as long as no two have met anywhere.
-
-    A dataset may fail only because of such a wait, for example if another worker does not wait for
-    a lock that long. Later ones may be in vain only because that worker has failed. *unprovoked*:
-    globs of the files at which none waits.
-    """
-
-    def __init__(self, unprovoked: tuple[str, ...] = ()) -> None:
-        self.is_unprovoked = GlobMatcher(unprovoked).means
-        self._worker: WorkerState | None = None
-        self._have_met = False
-
-    def note(self, worker: WorkerState, path: str) -> None:
-        """*worker* has waited at *path* in vain."""
-        if not self._have_met and self._worker is None:
-            self._worker = worker
-            worker.notes["vain_waits"].add(path)
-
-    def note_meeting(self) -> None:
-        """Two workers have met, so that a failure may show a race."""
-        self._have_met = True
-        if self._worker is not None:
-            self._worker.notes["vain_waits"].clear()
-
-
-class SharedOffsetBarrier:
-    """Workers that wait at a shared offset, by file."""
-
-    def __init__(self, timers: Timers, vain_waits: VainWaits) -> None:
-        self._timers = timers
-        self._vain_waits = vain_waits
-        self._waiting: dict[str, tuple[Action, int]] = {}
-        self._met: Counter[str] = Counter()
-        self._timeouts = 0
-
-    def arrive(self, worker: WorkerState, path: str, continue_syscall: Action) -> None:
-        """*worker* is about to read *path*; *continue_syscall* lets it."""
-        if path in self._waiting:
-            self._met[path] += 1
-            self._vain_waits.note_meeting()
-            self._release(path)
-            continue_syscall()
-        elif not self._may_wait(path):
-            continue_syscall()
-        else:
-            for waiting_path in tuple(self._waiting):
-                self._release(waiting_path)
-            end = self._timers.after(_READ_TIMEOUT, lambda: self._give_up(worker, path))
-            self._waiting[path] = (continue_syscall, end)
-
-    def _may_wait(self, path: str) -> bool:
-        is_over = self._met[path] >= _MEETINGS or self._timeouts >= _MAX_TIMEOUTS
-        return not is_over and not self._vain_waits.is_unprovoked(path)
-
-    def _release(self, path: str) -> None:
-        continue_syscall, end = self._waiting.pop(path)
-        self._timers.cancel(end)
-        continue_syscall()
-
-    def _give_up(self, worker: WorkerState, path: str) -> None:
-        self._vain_waits.note(worker, path)
-        self._timeouts += 1
-        self._release(path)
-
-
 # Some facts about a cache that workers share. ``if not cache.exists(): write it`` has a window:
 # from open(2), which creates the name, until the last write(2), another worker finds the name and
 # reads half a file, or nothing. The window is as short as a write to the page cache, so thousands
@@ -155,7 +84,11 @@ _START_TIMEOUT = 1.0
 """Seconds until another worker has started its first batch; spent in vain once only."""
 HEAD_START = 0.02
 """Seconds for the worker that has just opened the file to read it."""
-_MAX_WAITS = 6
+_MAX_WRITES = 6
+"""First writes that wait."""
+_READ_TIMEOUT = 0.5
+_MAX_VAIN_READS, _MAX_MEETINGS = 2, 8
+"""Reads that wait in vain, and meetings of readers at one file."""
 
 
 class OpenCall(NamedTuple):
@@ -193,16 +126,66 @@ class _NewFile:
         return self.write is not None and not (self.openers or self.is_written)
 
 
-class NewFileBarrier:
-    """The files that workers create, each with its first write, at which workers wait."""
+class Rendezvous:
+    """Where workers wait for each other: at reads through one offset, and at first writes.
 
-    def __init__(self, timers: Timers, vain_waits: VainWaits) -> None:
-        self._timers, self._vain_waits = timers, vain_waits
+    A dataset may fail only because one waits for another in vain, for example if that one does not
+    wait for a lock so long. So the first such wait is noted, as long as no two workers have met
+    anywhere; later ones may be in vain only because a worker has failed. *unprovoked*: globs of the
+    files at which none waits.
+    """
+
+    def __init__(self, timers: Timers, unprovoked: tuple[str, ...] = ()) -> None:
+        self._timers = timers
+        self._is_unprovoked = GlobMatcher(unprovoked).means
+        self._have_met = False
+        self._in_vain: WorkerState | None = None
         self._started: defaultdict[int, set[int]] = defaultdict(set)
         """By loader, the process ids of the workers that have started a batch."""
         self._files: dict[str, _NewFile] = {}
-        self._waits = 0
+        self._writes = 0
         self._start_timeout = _START_TIMEOUT
+        self._reads: dict[str, tuple[Action, int]] = {}
+        """By file, what lets a waiting read continue, and its timer."""
+        self._meetings: Counter[str] = Counter()
+        self._vain_reads = 0
+
+    def _note_vain_wait(self, worker: WorkerState, path: str) -> None:
+        if not self._have_met and self._in_vain is None:
+            self._in_vain = worker
+            worker.notes["vain_waits"].add(path)
+
+    def _note_meeting(self) -> None:
+        """Two workers have met, so that a failure may show a race."""
+        self._have_met = True
+        if self._in_vain is not None:
+            self._in_vain.notes["vain_waits"].clear()
+
+    def hold_read(self, worker: WorkerState, path: str, proceed: Action) -> None:
+        """*worker* is about to read *path* at a shared offset; *proceed* lets it, now or later."""
+        is_over = self._meetings[path] >= _MAX_MEETINGS or self._vain_reads >= _MAX_VAIN_READS
+        if path in self._reads:
+            self._meetings[path] += 1
+            self._note_meeting()
+            self._release_read(path)
+            proceed()
+        elif is_over or self._is_unprovoked(path):
+            proceed()
+        else:
+            for waiting_path in tuple(self._reads):
+                self._release_read(waiting_path)
+            give_up = functools.partial(self._give_up_read, worker, path)
+            self._reads[path] = proceed, self._timers.after(_READ_TIMEOUT, give_up)
+
+    def _release_read(self, path: str) -> None:
+        proceed, timer = self._reads.pop(path)
+        self._timers.cancel(timer)
+        proceed()
+
+    def _give_up_read(self, worker: WorkerState, path: str) -> None:
+        self._note_vain_wait(worker, path)
+        self._vain_reads += 1
+        self._release_read(path)
 
     def note_start(self, worker: WorkerState) -> None:
         """*worker* starts a batch, so that it may open files."""
@@ -213,17 +196,12 @@ class NewFileBarrier:
                 if file.waits and file.creator is not worker:
                     self._wait(file, _TIMEOUT, started)
 
-    def _may_hold(self, worker: WorkerState, call: OpenCall) -> bool:
-        """Whether workers may wait for each other at the file that *worker* opens by *call*."""
-        if not (call.creates and worker.has_peers) or self._waits >= _MAX_WAITS:
-            return False
-        return not (is_excluded(call.path) or self._vain_waits.is_unprovoked(call.path))
-
     def note_open(self, worker: WorkerState, call: OpenCall) -> None:
         """Note the *call*, for which a first write may wait."""
         file = self._files.get(call.path)
         if file is None:
-            if self._may_hold(worker, call):
+            may_wait = call.creates and worker.has_peers and self._writes < _MAX_WRITES
+            if may_wait and not (is_excluded(call.path) or self._is_unprovoked(call.path)):
                 self._files[call.path] = _NewFile(worker)
         elif file.creator is not worker and not file.is_written:
             if call.reads and not call.is_lock and worker not in file.readers:
@@ -233,49 +211,46 @@ class NewFileBarrier:
             file.openers.add(worker.pid)
             file.is_lock = file.is_lock or call.is_lock
             if file.write is not None:
-                self._note_meeting(file, call.path)
+                self._note_openers(file, call.path)
 
-    def hold_write(self, worker: WorkerState, path: str, continue_syscall: Action) -> bool:
+    def hold_write(self, worker: WorkerState, path: str, proceed: Action) -> bool:
         """Let *worker* wait before its first write to *path*; False if it need not.
 
-        *continue_syscall* lets it write.
+        *proceed* lets it write.
         """
         file = self._files.get(path)
         if file is None or file.creator is not worker or file.write:
             return False
-        self._note_meeting(file, path)
-        self._waits += 1
-        if self._waits > _MAX_WAITS:
+        self._note_openers(file, path)
+        self._writes += 1
+        if self._writes > _MAX_WRITES:
             return False
-        file.write = functools.partial(self._write, path, continue_syscall)
+        file.write = functools.partial(self._write, path, proceed)
         if file.openers:
             self._wait(file, HEAD_START, file.openers)
-        elif peers := self._started_peers(worker):
+        elif peers := self._started[worker.loader] - {worker.pid}:
             self._wait(file, _TIMEOUT, peers)
         else:
             self._wait(file, self._start_timeout)
         return True
 
-    def _started_peers(self, worker: WorkerState) -> set[int]:
-        return self._started[worker.loader] - {worker.pid}
-
-    def _note_meeting(self, file: _NewFile, path: str) -> None:
+    def _note_openers(self, file: _NewFile, path: str) -> None:
         """Note which workers have opened *path*, which its creator writes."""
         for reader in file.readers:
             reader.notes["unwritten_files"].add(path)
         if file.openers and not file.is_lock:
-            self._vain_waits.note_meeting()
+            self._note_meeting()
 
     def _wait(self, file: _NewFile, seconds: float, pids: Collection[int] = ()) -> None:
         assert file.write is not None
         self._timers.cancel(file.timer)
         file.timer = self._timers.after(seconds, file.write, pids)
 
-    def _write(self, path: str, continue_syscall: Action) -> None:
+    def _write(self, path: str, proceed: Action) -> None:
         file = self._files[path]
         file.is_written = True
         if not file.openers:
-            self._vain_waits.note(file.creator, path)
-            if not self._started_peers(file.creator):
+            self._note_vain_wait(file.creator, path)
+            if not self._started[file.creator.loader] - {file.creator.pid}:
                 self._start_timeout = _TIMEOUT
-        continue_syscall()
+        proceed()

@@ -11,7 +11,7 @@ import select
 import sys
 import time
 import traceback
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from functools import partial
 
 from pytest_dataloader_faults import wire
@@ -32,7 +32,7 @@ from pytest_dataloader_faults._engine.supervisor.answers.workers import (
     SupervisorServices,
     give_orders,
 )
-from pytest_dataloader_faults._engine.supervisor.events import Events, Timers
+from pytest_dataloader_faults._engine.supervisor.events import Events
 from pytest_dataloader_faults._engine.supervisor.races import shared_files
 from pytest_dataloader_faults._engine.supervisor.refusals import Refusals, SharedFiles
 from pytest_dataloader_faults._engine.supervisor.worker_state import WorkerState
@@ -87,7 +87,7 @@ class Supervisor:
         """Of threads and processes under the filter of the main process: whose they are."""
         self._listeners: set[int] = set()
         """The descriptors of filters that a process still has."""
-        self._idle = IdleWait(self.services.timers)
+        self._unanswered: protocol.WaitUntilIdle | None = None
         files = files or SharedFiles(SharedCount(), FileHistory([(file_clock(), math.inf)]))
         watched = (self.workers, self.services.timers, self._write, driver)
         self._refusals = Refusals(plan, files, *watched)
@@ -180,7 +180,7 @@ class Supervisor:
                 self._release(message.loader)
             case protocol.WaitUntilIdle():
                 deaths.release_deaths(message.loader)
-                self._idle.request = message
+                self._unanswered = message
             case protocol.EndFaults():
                 self._end_faults()
             case protocol.DatasetMade():
@@ -252,8 +252,22 @@ class Supervisor:
         self._door.close()
 
     def _answer_if_idle(self) -> None:
-        if self.control and (idle := self._idle.answer(self.workers)) is not None:
+        """Answer the main process when workers have done what they were sent, or hang."""
+        request = self._unanswered
+        if request is None or self.control is None:
+            return
+        if (idle := _all_idle(self.workers, request)) is not None:
+            self._unanswered = None
             self._reply(idle)
+        elif request.patience is not None and _may_wait_for_hung(self.workers, request):
+            self._unanswered = request._replace(patience=None)
+            stop = partial(self._stop_waiting, self._unanswered)
+            self.services.timers.after(request.patience, stop)
+
+    def _stop_waiting(self, request: protocol.WaitUntilIdle) -> None:
+        """Stop waiting for workers if *request* is not answered yet."""
+        if self._unanswered is request:
+            self._unanswered = request._replace(sent=())
 
     def _on_hello(self, _events: int) -> None:
         """A process has armed itself, and is a worker or the main process."""
@@ -329,7 +343,8 @@ class Supervisor:
                     self._start(worker, message.sample)
             case protocol.FetchStarted():
                 worker.start_fetch(message)
-                self.services.new_files.note_start(worker)
+                if self.services.races:
+                    self.services.races.note_start(worker)
                 self._start(worker, None)
             case protocol.FetchFinished():
                 worker.finish_fetch(message)
@@ -387,36 +402,6 @@ class Supervisor:
         if call is not None:
             with contextlib.suppress(OSError):  # It was answered before the error was raised.
                 worker.listener.continue_syscall(call)
-
-
-class IdleWait:
-    """Answers the main process when workers have done what they were sent, or hang.
-
-    Attributes:
-        request: The request without an answer; None if it was answered.
-    """
-
-    def __init__(self, timers: Timers) -> None:
-        self.request: protocol.WaitUntilIdle | None = None
-        self._timers = timers
-
-    def answer(self, workers: Sequence[WorkerState]) -> protocol.Idle | None:
-        """The answer, if it is time for it."""
-        request = self.request
-        if request is None:
-            return None
-        idle = _all_idle(workers, request)
-        if idle is not None:
-            self.request = None
-        elif request.patience is not None and _may_wait_for_hung(workers, request):
-            self.request = request._replace(patience=None)
-            self._timers.after(request.patience, partial(self._stop, self.request))
-        return idle
-
-    def _stop(self, request: protocol.WaitUntilIdle) -> None:
-        """Stop waiting for workers if *request* is not answered yet."""
-        if self.request is request:
-            self.request = request._replace(sent=())
 
 
 def _all_idle(

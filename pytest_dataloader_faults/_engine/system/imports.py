@@ -34,7 +34,7 @@ FOR_LOADER = ("torch.profiler._cupti_monitor",)
 """What each main process would import if pytest's process had not."""
 FOR_FORK_SERVER = (
     "torch.utils.data",
-    "pytest_dataloader_faults._engine.worker.arm",
+    "pytest_dataloader_faults._engine.arm",
     "pytest_dataloader_faults._trial.resources",
     *_LATE,
 )

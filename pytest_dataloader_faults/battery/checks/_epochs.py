@@ -96,7 +96,7 @@ class DrawEpochs(Step):
             self._note_orders(process)
 
     def _note_orders(self, process: TrialProcess) -> None:
-        from pytest_dataloader_faults._engine.worker.fetch_hooks import seed_everything
+        from pytest_dataloader_faults._engine.fetch_hooks import seed_everything
         from pytest_dataloader_faults._trial.loaders import make_loader
         from pytest_dataloader_faults._trial.samplers import draw_epochs
 

@@ -10,9 +10,9 @@ from torch.utils.data import DataLoader
 from torchdata.stateful_dataloader import StatefulDataLoader
 
 from pytest_dataloader_faults import inject
+from pytest_dataloader_faults._engine.arm import _hand_over
 from pytest_dataloader_faults._engine.plan import FaultPlan
 from pytest_dataloader_faults._engine.protocol import Channel, Door, Hello, WorkerConfig
-from pytest_dataloader_faults._engine.worker.arm import _hand_over
 from pytest_dataloader_faults.faults import ReadError
 from support.children import in_its_own_process
 from support.datasets import COUNT, Records, write_records

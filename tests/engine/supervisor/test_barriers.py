@@ -9,11 +9,7 @@ from types import SimpleNamespace
 import pytest
 
 from pytest_dataloader_faults._engine.supervisor.events import Timers
-from pytest_dataloader_faults._engine.supervisor.races import (
-    NewFileBarrier,
-    OpenCall,
-    VainWaits,
-)
+from pytest_dataloader_faults._engine.supervisor.races import OpenCall, Rendezvous
 from support.waiting import allowed, crowd_out
 
 PATH = "/data/cache.bin"
@@ -25,7 +21,7 @@ class Race:
 
     def __init__(self, *unprovoked):
         self.timers = Timers()
-        self.barrier = NewFileBarrier(self.timers, VainWaits(unprovoked))
+        self.barrier = Rendezvous(self.timers, unprovoked)
         self.writes = []
         self.first, self.second = self.workers = [
             SimpleNamespace(name=name, pid=pid, loader=1, has_peers=True, notes=defaultdict(set))

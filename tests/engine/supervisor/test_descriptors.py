@@ -13,8 +13,7 @@ from torch.utils.data import Dataset
 from pytest_dataloader_faults import inject
 from pytest_dataloader_faults._engine.supervisor.events import Timers
 from pytest_dataloader_faults._engine.supervisor.races import (
-    SharedOffsetBarrier,
-    VainWaits,
+    Rendezvous,
     share_description,
 )
 from pytest_dataloader_faults.faults import (
@@ -278,9 +277,9 @@ def test_duplicates_are_one_description_and_two_opens_are_not(tmp_path):
 def test_workers_at_two_files_take_turns_until_they_meet():
     """Whoever waits is relieved by the next one to come to another file."""
     events: list[str] = []
-    meeting = SharedOffsetBarrier(Timers(), VainWaits())
+    meeting = Rendezvous(Timers())
     for worker, path in (("A", "x"), ("B", "y"), ("A", "z"), ("B", "z")):
-        meeting.arrive(_worker(), path, lambda text=f"{worker} read {path}": events.append(text))
+        meeting.hold_read(_worker(), path, lambda text=f"{worker} read {path}": events.append(text))
 
     assert events == ["A read x", "B read y", "A read z", "B read z"]
 
@@ -292,20 +291,20 @@ def _worker():
 @pytest.mark.parametrize("meets", [True, False])
 def test_the_first_vain_wait_is_noted_unless_workers_meet(meets):
     timers, worker = Timers(), _worker()
-    barrier = SharedOffsetBarrier(timers, VainWaits())
+    barrier = Rendezvous(timers)
     for path in ("x", "y"):
-        barrier.arrive(worker, path, lambda: None)
+        barrier.hold_read(worker, path, lambda: None)
         timers.expire(everything=path == "x" or not meets)
     if meets:
-        barrier.arrive(_worker(), "y", lambda: None)
+        barrier.hold_read(_worker(), "y", lambda: None)
 
     assert worker.notes["vain_waits"] == (set() if meets else {"x"})
 
 
 def test_no_worker_waits_at_a_file_that_is_left_out():
     events: list[str] = []
-    barrier = SharedOffsetBarrier(Timers(), VainWaits(("x",)))
+    barrier = Rendezvous(Timers(), ("x",))
     for path in ("x", "y"):
-        barrier.arrive(_worker(), path, lambda path=path: events.append(path))
+        barrier.hold_read(_worker(), path, lambda path=path: events.append(path))
 
     assert events == ["x"]

@@ -14,8 +14,8 @@ import pytest
 from torch.utils.data import DataLoader, Dataset
 
 from pytest_dataloader_faults import inject
-from pytest_dataloader_faults._engine.worker.arm import end_with_parent
-from pytest_dataloader_faults._engine.worker.c_library import use_sockets_unseen
+from pytest_dataloader_faults._engine.arm import end_with_parent
+from pytest_dataloader_faults._engine.c_library import use_sockets_unseen
 from pytest_dataloader_faults.faults import (
     ClosedDescriptor,
     OpenError,

@@ -67,10 +67,10 @@ def on_open(worker: WorkerState, call: Syscall, services: SupervisorServices) ->
     is_there = not request.flags & os.O_CREAT or os.path.exists(request.raw)
     is_lock = bool(request.flags & os.O_EXCL)
     worker.note_use(request, is_there=is_there, is_lock=is_lock)
-    if services.provokes_races:
+    if services.races:
         creates = bool(request.flags & os.O_TRUNC) or not is_there
         opening = OpenCall(request.path, request.reads, creates, is_lock)
-        services.new_files.note_open(worker, opening)
+        services.races.note_open(worker, opening)
     if worker.is_exempt(request.path):
         if worker.may_exempt_data(request.path) and os.path.isfile(request.raw):
             worker.unobserved[_EXCLUDED_OPEN] += 1
@@ -98,7 +98,7 @@ def _on_data_open(
     is_meant = worker.needs_answer(request.path)
     if difference := worker.identities.difference(call.pid):
         return is_meant and _leave_to_kernel(worker, difference)
-    may_differ = request.reads and worker.has_fault_in(request.path, Place.DESCRIPTOR)
+    may_differ = request.reads and worker.targets(request.path, Place.DESCRIPTOR)
     if may_differ and request.resolve:
         return _leave_to_kernel(worker, "by openat2 with RESOLVE_* flags")
     path = caller.find(call, request) if may_differ else request.raw
@@ -264,8 +264,8 @@ def on_read(worker: WorkerState, call: Syscall, services: SupervisorServices) ->
         services.deaths.add_hung(worker.loader, later)
     elif due.seconds:
         services.timers.after(due.seconds, later)
-    elif services.provokes_races and shares_offset and not (due.errno or due.max_bytes):
-        services.barrier.arrive(worker, path, later)
+    elif services.races and shares_offset and not (due.errno or due.max_bytes):
+        services.races.hold_read(worker, path, later)
     else:
         answer()
     return True
@@ -350,7 +350,7 @@ def on_write(
     path = _written_path(worker, call.pid, number)
     if path is None:
         return False
-    is_meant = worker.has_fault_in(path, Place.WRITE)
+    is_meant = worker.targets(path, Place.WRITE)
     if call.name == MAP or worker.has_inherited(number, path):
         worker.unobserved[_MAPPED_WRITE if call.name == MAP else _INHERITED_WRITE] += is_meant
         return False
@@ -363,9 +363,10 @@ def on_write(
     due = worker.write_due(Operation(call.name, path, call.pid), length)
     if _answer_write(worker, call, path, length, due, services):
         return True
-    is_first = services.provokes_races and call.facts.has_data
+    if services.races is None or not call.facts.has_data:
+        return False
     late = worker.answer_if_waiting(call, answer_rest)
-    return is_first and services.new_files.hold_write(worker, path, late)
+    return services.races.hold_write(worker, path, late)
 
 
 def _answer_write(

@@ -7,7 +7,7 @@ import errno
 import os
 import random
 import stat
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import NamedTuple
 
 from pytest_dataloader_faults._engine.file_copies import FileCopies, FileEdit
@@ -205,7 +205,7 @@ def add_entries(
     """*entries* of the folder that *operation* lists, with those that faults add to them."""
     names = {os.fsdecode(entry.name) for entry in entries}
     for counter in _counters_for_folder(worker, operation.path, operation.pid):
-        stray = _find_stray(counter.fault, operation.path, entries, copies)
+        stray = _find_stray(counter.fault, operation.path, copies)
         name = os.path.basename(stray.path) if stray else ""
         if stray is None or name in names or not counter.reach():
             continue
@@ -226,13 +226,11 @@ def _counters_for_folder(
         yield from counters
 
 
-def _find_stray(
-    fault: StrayEntry, folder: str, entries: Iterable[Entry], copies: FileCopies
-) -> _Stray | None:
-    """What *fault* adds to *folder*, which has these *entries*; None if it has no file to copy."""
+def _find_stray(fault: StrayEntry, folder: str, copies: FileCopies) -> _Stray | None:
+    """What *fault* adds to *folder*; None if there is no file to copy."""
     name, source, length = fault.name, _NOTHING, 0
     if fault.is_copy:
-        source, length = _find_original(folder, entries)
+        source, length = _find_original(folder)
         name = fault.entry_for(os.path.basename(source)) if source else ""
     if not name:
         return None
@@ -246,15 +244,16 @@ def _find_stray(
     return _Stray(path, copy)
 
 
-def _find_original(folder: str, entries: Iterable[Entry]) -> tuple[str, int]:
+def _find_original(folder: str) -> tuple[str, int]:
     """The first visible file, if possible one with two bytes or more, and half of its size.
 
     Its path is "" if there is none.
     """
-    names = (entry.name for entry in entries if entry.kind in (REGULAR, LINK, UNKNOWN))
     first = ""
-    for name in sorted(name for name in names if not name.startswith(b".")):
-        path = os.path.join(folder, os.fsdecode(name))
+    names: list[str] = []
+    with contextlib.suppress(OSError):
+        names = sorted(os.listdir(folder), key=os.fsencode)
+    for path in (os.path.join(folder, name) for name in names if not name.startswith(".")):
         half = _half_of(path)
         if half:
             return path, half
@@ -307,8 +306,7 @@ def _fire(worker: WorkerState, call: Syscall, path: str, copies: FileCopies) -> 
     folder = os.path.realpath(folder)
     for counter in _counters_for_folder(worker, folder, call.pid):
         if _may_be_named(counter.fault, name):
-            entries = _list_files(folder) if counter.fault.is_copy else ()
-            stray = _find_stray(counter.fault, folder, entries, copies)
+            stray = _find_stray(counter.fault, folder, copies)
             if stray and os.path.basename(stray.path) == name and counter.reach():
                 worker.fire(counter, call.name, stray.path, call.pid)
                 return stray
@@ -318,16 +316,6 @@ def _fire(worker: WorkerState, call: Syscall, path: str, copies: FileCopies) -> 
 def _may_be_named(fault: StrayEntry, name: str) -> bool:
     """Whether *fault* could add an entry of that *name* to a folder."""
     return bool(fault.copy_of(name)) if fault.is_copy else name == fault.name
-
-
-def _list_files(folder: str) -> Iterable[Entry]:
-    """The files in *folder*."""
-    try:
-        with os.scandir(folder) as entries:
-            names = [os.fsencode(entry.name) for entry in entries if entry.is_file()]
-    except OSError:
-        return ()
-    return [Entry(0, REGULAR, name) for name in names]
 
 
 def _open_stray(worker: WorkerState, call: Syscall, request: PathRequest, stray: _Stray) -> None:

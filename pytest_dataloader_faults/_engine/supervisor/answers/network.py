@@ -74,7 +74,7 @@ def on_connect(worker: WorkerState, call: Syscall, services: SupervisorServices)
     if fault := worker.fire_first_due(ConnectError, operation):
         worker.listener.fail(call, fault.errno)
         return True
-    if not worker.has_fault_in(peer.path, Place.ANSWER):
+    if not worker.targets(peer.path, Place.ANSWER):
         return False
     if not shares_network_namespace(call.pid):
         worker.unobserved["connect in another network namespace"] += 1

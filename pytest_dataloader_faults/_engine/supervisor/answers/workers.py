@@ -37,11 +37,7 @@ from pytest_dataloader_faults._engine.supervisor.events import (
     Events,
     Timers,
 )
-from pytest_dataloader_faults._engine.supervisor.races import (
-    NewFileBarrier,
-    SharedOffsetBarrier,
-    VainWaits,
-)
+from pytest_dataloader_faults._engine.supervisor.races import Rendezvous
 from pytest_dataloader_faults._engine.supervisor.worker_state import InheritedFile, WorkerState
 from pytest_dataloader_faults._engine.system.proc import (
     descriptors,
@@ -66,11 +62,7 @@ class SupervisorServices:
     ) -> None:
         self.events, self.on_error = events, on_error
         self.copies, self.deaths, self.timers = FileCopies(), DeathScheduler(), Timers()
-        self.provokes_races = plan.watch
-        """Whether reads at a shared offset are brought together, and creations with reads."""
-        vain_waits = VainWaits(plan.unprovoked)
-        self.barrier = SharedOffsetBarrier(self.timers, vain_waits)
-        self.new_files = NewFileBarrier(self.timers, vain_waits)
+        self.races = Rendezvous(self.timers, plan.unprovoked) if plan.watch else None
         self.bytes_read = SharedCount()
         """How many bytes were read for workers."""
 

@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Any
 
 from torch.utils.data import BatchSampler, DataLoader
 
+from pytest_dataloader_faults._engine.arm import end_with_parent, start_unarmed
 from pytest_dataloader_faults._engine.system import proc
 from pytest_dataloader_faults._engine.system.libc import Prctl, prctl
 from pytest_dataloader_faults._engine.system.processes import fork, run_in_child
-from pytest_dataloader_faults._engine.worker.arm import end_with_parent, start_unarmed
 from pytest_dataloader_faults._trial.journal import PhaseStarted
 from pytest_dataloader_faults._trial.loaders import (
     USERS_ERRORS,

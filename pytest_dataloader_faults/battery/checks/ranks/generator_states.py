@@ -8,7 +8,7 @@ import pickle
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from pytest_dataloader_faults._engine.worker.fetch_hooks import (
+from pytest_dataloader_faults._engine.fetch_hooks import (
     FetchListener,
     generator_states,
     observe_fetches,

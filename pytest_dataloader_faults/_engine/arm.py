@@ -22,6 +22,17 @@ from torch.multiprocessing import get_sharing_strategy
 from torch.utils.data._utils import worker as torch_worker
 
 from pytest_dataloader_faults._engine import protocol
+from pytest_dataloader_faults._engine.c_library import (
+    LargeAllocations,
+    reserve_memory,
+    use_sockets_unseen,
+)
+from pytest_dataloader_faults._engine.fetch_hooks import (
+    FetchListener,
+    idle_after_error,
+    observe_fetches,
+    seed_samples,
+)
 from pytest_dataloader_faults._engine.kernel import calls, linux
 from pytest_dataloader_faults._engine.plan import FaultPlan
 from pytest_dataloader_faults._engine.protocol import Channel, Hello, Proceed, WorkerConfig, packed
@@ -34,17 +45,6 @@ from pytest_dataloader_faults._engine.system.proc import (
 )
 from pytest_dataloader_faults._engine.system.processes import Patience
 from pytest_dataloader_faults._engine.system.stacks import write_on_signal
-from pytest_dataloader_faults._engine.worker.c_library import (
-    LargeAllocations,
-    reserve_memory,
-    use_sockets_unseen,
-)
-from pytest_dataloader_faults._engine.worker.fetch_hooks import (
-    FetchListener,
-    idle_after_error,
-    observe_fetches,
-    seed_samples,
-)
 from pytest_dataloader_faults.exceptions import DataLoaderFaultsError, HarnessError
 from pytest_dataloader_faults.faults import Fault, WorkerKilled
 from pytest_dataloader_faults.faults.base import Place

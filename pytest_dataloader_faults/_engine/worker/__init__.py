@@ -1,1 +1,0 @@
-"""What runs in a DataLoader worker."""
