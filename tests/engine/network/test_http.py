@@ -26,18 +26,20 @@ OLD = b"GET /a HTTP/1.0\r\n\r\n"
 POST = b"POST /a HTTP/1.1\r\nContent-Length: 5\r\n\r\n"
 BARE = b"\r\nDELETE /a HTTP/1.1\nHost: h\n\n"
 TUNNEL = b"CONNECT h:443 HTTP/1.1\r\n\r\n"
+RANGE = b"GET /a HTTP/1.1\r\nRANGE: bytes=1-2\r\nHost: h\r\n\r\n"
 UPGRADE = b"GET /a HTTP/1.1\r\nHost: h\r\nupgrade: websocket\r\n\r\n"
 
 
-@rows("request_bytes", [GET, OLD, POST, BARE, TUNNEL, UPGRADE])
+@rows("request_bytes", [GET, OLD, POST, BARE, TUNNEL, RANGE, UPGRADE])
 def test_request_is_known_once_it_is_complete(request_bytes):
     for end in range(1, len(request_bytes)):
         assert may_become_request(request_bytes[:end]), end
         assert parse_request(request_bytes[:end]) is None
     assert not may_become_request(request_bytes)
-    method, target, changes_protocol = parse_request(request_bytes + b"body")
-    assert request_bytes.strip().startswith(f"{method} {target} ".encode())
-    assert changes_protocol == (request_bytes in {TUNNEL, UPGRADE})
+    request = parse_request(request_bytes + b"body")
+    assert request_bytes.strip().startswith(f"{request.method} {request.target} ".encode())
+    assert request.changes_protocol == (request_bytes in {TUNNEL, UPGRADE})
+    assert request.has_range == (request_bytes == RANGE)
 
 
 @rows(
@@ -180,6 +182,14 @@ def _talk(words, address):
 
 def _echo(connection):
     connection.sendall(read_all(connection))
+
+
+def test_only_a_request_of_a_part_loses_its_range():
+    with tcp_server(_echo) as address:
+        fault = HttpError(path_of(address), status=206)
+        gave, injection = attempt([GET, RANGE], lambda words: _talk(words, address), fault)
+    assert [GET, GET] == gave
+    assert (1, 1) == (injection.matched, injection.fired)
 
 
 def test_other_protocols_pass_and_are_counted():
