@@ -35,14 +35,14 @@ def find_changes(old: Report, new: Report) -> dict[str, list[str]]:
     for key, now in failing.items():
         if key not in failed:
             changes[NEW].append(f"{now.name}: {now.word}: {now.sentence}")
-        elif (before := failed[key]).word != now.word:
-            change = f"{before.word} before, {now.word} now"
+        elif (failure := failed[key]).word != now.word:
+            change = f"{failure.word} before, {now.word} now"
             changes[OTHER_VERDICT].append(f"{now.name}: {change}: {now.sentence}")
     for key in failed.keys() - failing.keys():
-        state, before = new.states.get(key), failed[key]
+        state, failure = new.states.get(key), failed[key]
         kind = FIXED if state and state.status == PASSED else NOT_FIXED
         word = state.word if state else LEFT_OUT[NOT_RUN]
-        changes[kind].append(f"{before.name}: {before.word} before, {word} now")
+        changes[kind].append(f"{failure.name}: {failure.word} before, {word} now")
     return {kind: sorted(lines) for kind, lines in changes.items() if lines}
 
 
@@ -52,15 +52,15 @@ def compare_reports(old: Report, new: Report) -> Iterator[str]:
         yield "warning: the reports have no test in common. Pass reports of one suite"
     changes = find_changes(old, new)
     counts = ", ".join(f"{len(lines)} {kind}" for kind, lines in changes.items())
-    before, now = len(old.failures), len(new.failures)
-    yield f"failures: {before} before, {now} now ({counts or 'nothing changed'})"
+    failures = f"{len(old.failures)} before, {len(new.failures)} now"
+    yield f"failures: {failures} ({counts or 'nothing changed'})"
     for kind, lines in changes.items():
         yield f"{kind}:"
         yield from (f"  {line}" for line in lines)
     before_by_test, now_by_test = map(_samples_by_test, (old, new))
     common = before_by_test.keys() & now_by_test.keys()
-    if others := sorted(test for test in common if before_by_test[test] != now_by_test[test]):
-        yield _OTHER_SAMPLES.format(join_some(others))
+    if tests := sorted(test for test in common if before_by_test[test] != now_by_test[test]):
+        yield _OTHER_SAMPLES.format(join_some(tests))
 
 
 def _samples_by_test(report: Report) -> dict[str, set[str]]:
@@ -88,8 +88,8 @@ def merge_reports(reports: Sequence[Report]) -> tuple[Report, str]:
     for report in reports:
         repeated |= items.keys() & {item.nodeid for item in report.items}
         for item in report.items:
-            both = (items.get(item.nodeid, item), item)
-            items[item.nodeid] = min(both, key=lambda each: STATUSES.index(each.status))
+            same = (items.get(item.nodeid, item), item)
+            items[item.nodeid] = min(same, key=lambda item: STATUSES.index(item.status))
         for name, text in report.versions.items():
             versions.setdefault(name, {}).update(dict.fromkeys(text.split(", ")))
     merged = Report(

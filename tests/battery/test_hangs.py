@@ -42,7 +42,7 @@ def _results(tmp_path_factory):
     records = write_records(tmp_path_factory.mktemp("data") / "records")
     batteries = Batteries()
     options = {"call": 1, "expected_failures": {}, "reproduce": "again"}
-    settings, pause = Settings(deadline=allowed(4.0)), []
+    settings, pause = Settings(deadline=allowed(8.0)), []
     make_dataset = partial(HangsOrIsSlow, records, pause)
     results = {}
     with pytest.MonkeyPatch.context() as patch:

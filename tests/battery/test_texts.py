@@ -11,7 +11,7 @@ import pytest
 
 import pytest_dataloader_faults as package
 from pytest_dataloader_faults import _settings, exceptions, faults
-from pytest_dataloader_faults.battery import checking, runner, sweeping, targets
+from pytest_dataloader_faults.battery import checking, sweeping, targets
 from pytest_dataloader_faults.battery.checks import CHECKS
 from pytest_dataloader_faults.battery.checks.memory import WorkerMemory
 from pytest_dataloader_faults.battery.checks.ranks import WITHOUT_RANKS
@@ -396,5 +396,5 @@ def test_a_failure_without_a_fault_has_no_advice_of_its_check():
 
     for name in ("two-epochs", "persistent-workers"):
         assert CHECKS[name].advice
-        assert runner._advice(name, trial, Cause("fails without a fault")) == ()
-    assert runner._advice("read-before-fork", trial, Cause("")) != ()
+        assert checking._advice(name, trial, Cause("fails without a fault")) == ()
+    assert checking._advice("read-before-fork", trial, Cause("")) != ()

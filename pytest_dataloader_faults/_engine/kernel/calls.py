@@ -356,9 +356,9 @@ def _on_lock(name: str) -> bytes:
     return b""
 
 
-def _notify_from(index: int, least: int) -> bytes:
-    """Notify if argument *index* is *least* or more, else allow; on every path."""
-    high, low = divmod(least, _WORD)
+def _notify_from(index: int, size: int) -> bytes:
+    """Notify if argument *index* is *size* or more, else allow; on every path."""
+    high, low = divmod(size, _WORD)
     return (
         _instruction(_LOAD, _ARGUMENTS + 8 * index + 4)
         + _instruction(_JGE, high + 1, 4, 0)
@@ -370,8 +370,8 @@ def _notify_from(index: int, least: int) -> bytes:
     )
 
 
-def _on_allocation(name: str, least: int) -> bytes:
-    """Notify if *name* gets *least* bytes of memory or more, or may do so instead of another call.
+def _on_allocation(name: str, size: int) -> bytes:
+    """Notify if *name* gets *size* bytes of memory or more, or may do so instead of another call.
 
     Of mmap(2), what maps a file is left to the rest of the program.
     """
@@ -380,8 +380,8 @@ def _on_allocation(name: str, least: int) -> bytes:
     if name == "mprotect":
         return _argument(2) + _instruction(_JSET, linux.PROT_WRITE, 1, 0) + _ALLOW + _NOTIFY
     if name == "mremap":
-        return _notify_from(2, least)
-    anonymous = _instruction(_JSET, _PLACED, 0, 1) + _ALLOW + _notify_from(1, least)
+        return _notify_from(2, size)
+    anonymous = _instruction(_JSET, _PLACED, 0, 1) + _ALLOW + _notify_from(1, size)
     over = len(anonymous) // _INSTRUCTION.size
     return _argument(3) + _instruction(_JSET, linux.MAP_ANONYMOUS, 0, over) + anonymous
 

@@ -368,8 +368,8 @@ class FakePathListener(Listener):
         for place in places:
             name = caller.read_path(call, place)
             path = caller.absolute_path(call, name, place)
-            how = {"changes": changes, "follows": _follows(call, place)}
-            paths[place] = located = self._locate(call.pid, path, **how)
+            options = {"changes": changes, "follows": _follows(call, place)}
+            paths[place] = located = self._locate(call.pid, path, **options)
             if changes and not self._may_change(call, located):
                 raise PermissionError(errno.EACCES, "a real file")
             is_plain = located == os.path.normpath(path) and "/../" not in f"{path}/"
@@ -378,11 +378,11 @@ class FakePathListener(Listener):
                 paths[place] += "/"
         return paths if is_fake else None
 
-    def _locate(self, pid: int, path: str, **how: bool) -> str:
+    def _locate(self, pid: int, path: str, **options: bool) -> str:
         """Where *path* of *pid* is; it, or a link that it leads to, may lead by way of /proc."""
-        located = self._tree.locate(proc.resolve_folder_link(path, pid), **how)
+        located = self._tree.locate(proc.resolve_folder_link(path, pid), **options)
         target = proc.resolve_folder_link(located, pid)
-        return located if target == located else self._locate(pid, target, **how)
+        return located if target == located else self._locate(pid, target, **options)
 
     def _may_change(self, call: Syscall, located: str) -> bool:
         """Whether what is *located* there is no real file, nor a descriptor of one."""

@@ -134,12 +134,12 @@ def _is_folder(entry: Entry, path: str) -> bool:
 def _reorder(fault: ListingOrder, path: str, entries: list[Entry]) -> list[Entry]:
     """*entries* in the order of *fault*, which does not change from one listing to the next."""
     dots = [entry for entry in entries if entry.name in _DOTS]
-    others = [entry for entry in entries if entry.name not in _DOTS]
+    listed = [entry for entry in entries if entry.name not in _DOTS]
     if fault.order == "reversed":
-        return [*dots, *reversed(others)]
-    others.sort(key=lambda entry: entry.name)
-    random.Random(f"{fault.seed}/{path}").shuffle(others)
-    return [*dots, *others]
+        return [*dots, *reversed(listed)]
+    listed.sort(key=lambda entry: entry.name)
+    random.Random(f"{fault.seed}/{path}").shuffle(listed)
+    return [*dots, *listed]
 
 
 def _return_entries(worker: WorkerState, call: Syscall, entries: list[Entry]) -> None:

@@ -227,7 +227,7 @@ class Relayed:
             while data := self._receive_request():
                 # A client sends its next request once it has the answer to the one before.
                 if self._is_http and not (self._is_asked and self._has_sent):
-                    data += self._receive_rest(data)
+                    data = self._receive_head(data)
                     page, data = self._ask(partial(self._judge_request, data))
                     if page and self._return(page):
                         self._cut_off(is_reset=False)
@@ -235,12 +235,11 @@ class Relayed:
         if not self._is_cut:
             _shut(self._far, socket.SHUT_WR)
 
-    def _receive_rest(self, beginning: bytes) -> bytes:
-        """What follows the *beginning* of a request, up to the end of its head."""
-        rest = b""
-        while may_become_request(beginning + rest) and (more := self._receive_request()):
-            rest += more
-        return rest
+    def _receive_head(self, data: bytes) -> bytes:
+        """*data*, the beginning of a request, and what follows up to the end of its head."""
+        while may_become_request(data) and (received := self._receive_request()):
+            data += received
+        return data
 
     def _judge_request(self, data: bytes) -> tuple[bytes, bytes]:
         """The answer to the request *data* if a fault is due for it, and what the server gets."""
