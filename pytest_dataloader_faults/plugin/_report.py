@@ -9,7 +9,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import platform
@@ -36,6 +35,7 @@ if TYPE_CHECKING:
 
 _COST = 20
 """A report is written again after this many times the time that writing it took."""
+_DISTRIBUTION = "pytest-dataloader-faults"
 _item = pytest.StashKey[dict[str, Any] | None]()
 _baseline = pytest.StashKey[dict["Failure", str]]()
 _stale = pytest.StashKey[list[str]]()
@@ -64,9 +64,8 @@ def _describe(node: pytest.Item, result: CheckResult, **facts: Any) -> Item:
     from pytest_dataloader_faults.report.model import item_of
 
     path, line, _ = node.location
-    place = {"file": path, "line": (line or 0) + 1}
-    test = _items.test_of(node)
-    return item_of(result, nodeid=_items.id_of(node), test=test, **place, **facts)
+    ids = {"nodeid": _items.id_of(node), "test": _items.test_of(node)}
+    return item_of(result, file=path, line=(line or 0) + 1, **ids, **facts)
 
 
 def _describe_unrun(node: pytest.Item, why: str, **facts: Any) -> dict[str, Any]:
@@ -154,9 +153,7 @@ class Collector:
             self._found[report.nodeid] = getattr(report, ATTRIBUTE)
             began = time.monotonic()
             if self._paths and began >= self._next_write:
-                with contextlib.suppress(OSError, UnicodeError):  # The end of the run reports it.
-                    for target in self._paths:
-                        self._write(self._make_report(is_complete=False), target)
+                self._write_reports(is_complete=False)
                 now = time.monotonic()
                 self._next_write = now + _COST * (now - began)
 
@@ -176,17 +173,13 @@ class Collector:
         """Write the reports and the baseline."""
         if session.config.getoption("collectonly", default=False):
             return
-        if self._found or self._paths:
-            self._report = self._make_report(is_complete=True)
-        for target, path in self._paths.items():
-            try:
-                self._write(self._report, target)
-                self._lines.append((f"report: {path}", {}))
-            except (OSError, UnicodeError) as error:
+        for path, error in self._write_reports(is_complete=True).items():
+            text = f"the report {path} was not written: {error}" if error else f"report: {path}"
+            self._lines.append((text, {"red": bool(error)}))
+            if error:
                 session.exitstatus = pytest.ExitCode.USAGE_ERROR
-                self._lines.append((f"the report {path} was not written: {error}", {"red": True}))
-        if self._found and is_github_job():
-            self._add_step_summary()
+        if self._found and (summary := os.environ.get("GITHUB_STEP_SUMMARY")):
+            self._add_step_summary(summary)
         if _options.typed(session.config, "update-baseline") and sys.platform == "linux":
             try:
                 self._lines.append((self._update_baseline(), {}))
@@ -194,17 +187,25 @@ class Collector:
                 session.exitstatus = pytest.ExitCode.USAGE_ERROR
                 self._lines.append((f"the baseline was not written: {error}", {}))
 
-    def _write(self, report: Report, target: str) -> None:
-        from pytest_dataloader_faults.report import files
+    def _write_reports(self, *, is_complete: bool) -> dict[str, Exception | None]:
+        """Write the reports, and return for each path why it could not be written, if so."""
+        errors: dict[str, Exception | None] = {}
+        if self._found or self._paths:
+            from pytest_dataloader_faults.report import files
 
-        files.write(report, target)
+            self._report = self._make_report(is_complete=is_complete)
+            for target, path in self._paths.items():
+                errors[path] = None
+                try:
+                    files.write(self._report, target)
+                except (OSError, UnicodeError) as error:
+                    errors[path] = error
+        return errors
 
-    def _add_step_summary(self) -> None:
-        """Add the report to the summary of the GitHub job."""
+    def _add_step_summary(self, path: str) -> None:
+        """Add the report to *path*, the summary of the GitHub job."""
         from pytest_dataloader_faults.report import ci
 
-        if not (path := os.environ.get("GITHUB_STEP_SUMMARY")):
-            return
         try:
             with open(path, "a", encoding="utf-8", errors="backslashreplace") as file:
                 file.write(ci.step_summary(self._report, file.tell()))
@@ -301,12 +302,9 @@ class Collector:
             seed=_options.options_for(config)["seed"],
             is_complete=is_complete,
         )
-        names = ("torch", "pytest", "pytest-dataloader-faults")
-        versions = {
-            "python": platform.python_version(),
-            "system": f"{sys.platform} {platform.release()}",
-            **{name: version_of(name) for name in names},
-        }
+        system = f"{sys.platform} {platform.release()}"
+        versions = {"python": platform.python_version(), "system": system}
+        versions |= {name: version_of(name) for name in ("torch", "pytest", _DISTRIBUTION)}
         return Report(versions=versions, runs=(run,), items=self.items)
 
 

@@ -250,18 +250,13 @@ def item_of(result: CheckResult, **facts: Any) -> Item:
         status = WARNED
     else:
         status = XFAILED if result.expected else PASSED
+    names = "check sentence explanation cause fix notes reproduce".split()
     fields = {
-        "check": result.check,
+        **{name: getattr(result, name) for name in names},
         "status": status,
         "verdict": str(result.verdict) if result.applies else None,
-        "sentence": result.sentence,
-        "explanation": result.explanation,
-        "cause": result.cause,
-        "fix": result.fix,
         "library": result.finding.library,
-        "notes": result.notes,
         "faults": tuple(map(repr, outcome.schedule)) if outcome else (),
-        "reproduce": result.reproduce,
         "trials": tuple(each.duration for each in result.trials),
         "timeline": outcome.timeline if outcome and status != PASSED else (),
         **facts,
