@@ -10,11 +10,7 @@ from pytest_dataloader_faults.exceptions import InvalidArgumentError
 from pytest_dataloader_faults.faults import TruncatedFile
 from pytest_dataloader_faults.faults.globs import GlobMatcher
 from pytest_dataloader_faults.outcomes.repeats import run_without_vain_waits
-from support.corpus.caches import (
-    CacheRenamedTwice,
-    CacheSeenEarly,
-    Spectrograms,
-)
+from support.corpus.caches import CacheRenamedTwice, CacheSeenEarly, Spectrograms
 from support.datasets import Records
 from support.results import failure_of, failures_of, result_of
 

@@ -8,9 +8,7 @@ import torch
 from pytest_dataloader_faults import check_dataset
 from pytest_dataloader_faults.battery._battery import Battery
 from pytest_dataloader_faults.battery.checking import run_check
-from pytest_dataloader_faults.exceptions import (
-    FlakyCheckWarning,
-)
+from pytest_dataloader_faults.exceptions import FlakyCheckWarning
 from support.datasets import SIZE, Records
 
 CHECK = "read-error"

@@ -20,15 +20,7 @@ from pytest_dataloader_faults.outcomes.judge.rules import USED_UP
 from pytest_dataloader_faults.steps import Action, Epoch, TrialOptions, arm_workers
 from support.corpus.handles import H5StaysOpen
 from support.datasets import COUNT, SIZE, Records
-from support.facts import (
-    EIO,
-    EPOCH_1,
-    fired,
-    map_reference,
-    ordinary,
-    raised,
-    revised,
-)
+from support.facts import EIO, EPOCH_1, fired, map_reference, ordinary, raised, revised
 from support.random_samples import OwnGenerator
 from support.results import failure_of, result_of
 from support.rows import rows
@@ -160,7 +152,7 @@ def test_no_read_fails_in_the_second_epoch(records):
             make_dataset=lambda: Records(records),
             faults=(ReadError("*.rec", times=1),),
             settings=Settings(
-                loader={"num_workers": 2, "batch_size": 4, "sampler": _FirstThenAll()},
+                loader={"num_workers": 2, "batch_size": 4, "sampler": _FirstThenAll()}
             ),
             changes={"persistent_workers": True},
             options=TrialOptions(processes=arm_workers(epoch, Action.END_FAULTS, epoch)),
@@ -196,11 +188,7 @@ def test_random_numbers_that_repeat_are_found_in_a_shuffled_epoch(records):
 
 @rows(
     ("second", "varying", "repeats"),
-    [
-        ("b", (("", COUNT),), False),
-        ("a", (("", COUNT),), True),
-        ("a", (("", 3),), False),
-    ],
+    [("b", (("", COUNT),), False), ("a", (("", COUNT),), True), ("a", (("", 3),), False)],
 )
 def test_a_large_part_that_repeats_is_found_beside_a_time(second, varying, repeats):
     def epoch(salt, time):

@@ -149,12 +149,7 @@ def _read_hdf5(path):
 
 @pytest.mark.parametrize(
     ("read", "library"),
-    [
-        (_read_npy, "numpy"),
-        (_read_hdf5, "h5py"),
-        (Path.read_bytes, "Python"),
-        (_read_own, ""),
-    ],
+    [(_read_npy, "numpy"), (_read_hdf5, "h5py"), (Path.read_bytes, "Python"), (_read_own, "")],
     ids=["numpy", "h5py", "pathlib", "user"],
 )
 def test_origin_of_an_error_is_recorded(read, library, records):

@@ -112,8 +112,7 @@ def test_tar_ends_where_a_member_ends(tmp_path, count):
 
 
 @pytest.mark.parametrize(
-    ("newline", "letter", "count"),
-    [("\n", "a", 10), ("\r\n", "é", 10), ("\n", "語", 100_000)],
+    ("newline", "letter", "count"), [("\n", "a", 10), ("\r\n", "é", 10), ("\n", "語", 100_000)]
 )
 def test_text_ends_where_a_line_ends(newline, letter, count, tmp_path):
     path = tmp_path / "x.csv"

@@ -34,13 +34,8 @@ from pytest_dataloader_faults.outcomes.judge.causes import (
     likely_cause,
 )
 from pytest_dataloader_faults.outcomes.stages import DONE, START
-from support.corpus.locks import (
-    LocksByLibrary,
-)
-from support.corpus.threads import (
-    KeepsThread,
-    ReadsInPool,
-)
+from support.corpus.locks import LocksByLibrary
+from support.corpus.threads import KeepsThread, ReadsInPool
 from support.datasets import Records
 from support.facts import EPOCH_1, fired, map_reference, ordinary, raised, revised
 from support.judging import judge_trial

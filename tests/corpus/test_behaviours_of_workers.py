@@ -15,10 +15,7 @@ from torch.utils.data import DataLoader
 from pytest_dataloader_faults import Contract, check_dataset, inject, run_trial
 from pytest_dataloader_faults.faults import OpenError, ReadError, WorkerHung, WorkerKilled
 from pytest_dataloader_faults.outcomes.stages import DONE
-from support.corpus.endless import (
-    FirstOfEach,
-    RandomPerWorker,
-)
+from support.corpus.endless import FirstOfEach, RandomPerWorker
 from support.corpus.streams import WrongLength
 from support.datasets import COUNT, Records
 from support.epochs import alone, epoch

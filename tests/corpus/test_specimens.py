@@ -48,7 +48,7 @@ _LOCKS_AND_THREADS = (file_locks, workers.thread_exhaustion)
 _OF_MEMORY = (copy_on_write, workers.memory_exhaustion)
 _RARE = (write_error, *_LOCKS_AND_THREADS, *_OF_CONNECTIONS, *_OF_MEMORY)
 RARE = {check.name for check in _RARE if check.name != "copy-on-write"} | {
-    *("listing-order", "pin-memory"),
+    *("listing-order", "pin-memory")
 }
 """Checks that the healthy stream below, which passes the others, skips or passes in another way:
 twins pass these in every run. For copy-on-write, see test_growth.py."""

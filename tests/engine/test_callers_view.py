@@ -201,11 +201,7 @@ def _by_proc_link(way):
     return prepare
 
 
-DIRECT = (
-    "/proc/self/cwd/x.bin",
-    "/proc/self/root{folder}/b/x.bin",
-    "/proc/self/fd/{fd}/x.bin",
-)
+DIRECT = ("/proc/self/cwd/x.bin", "/proc/self/root{folder}/b/x.bin", "/proc/self/fd/{fd}/x.bin")
 
 
 def _through_proc_fd(folder):

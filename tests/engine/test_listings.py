@@ -11,12 +11,7 @@ import pytest
 from pytest_dataloader_faults import inject, run_trial
 from pytest_dataloader_faults._engine.kernel import caller
 from pytest_dataloader_faults._engine.kernel.linux import raw_call
-from pytest_dataloader_faults.faults import (
-    ListingError,
-    ListingOrder,
-    OpenError,
-    StrayEntry,
-)
+from pytest_dataloader_faults.faults import ListingError, ListingOrder, OpenError, StrayEntry
 from support.attempts import errno_of
 from support.contracts.listings import WAYS
 from support.epochs import alone, epoch

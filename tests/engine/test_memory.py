@@ -17,9 +17,7 @@ import torch
 from torch.utils.data import DataLoader
 
 from pytest_dataloader_faults import inject
-from pytest_dataloader_faults._engine.c_library import (
-    reserve_memory,
-)
+from pytest_dataloader_faults._engine.c_library import reserve_memory
 from pytest_dataloader_faults._engine.scope import arm_faults
 from pytest_dataloader_faults.faults import LockError, MemoryExhaustion, ThreadExhaustion
 from pytest_dataloader_faults.faults.workers import MIN_ALLOCATION

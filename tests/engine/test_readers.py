@@ -4,18 +4,10 @@ import re
 import signal
 
 from pytest_dataloader_faults import inject
-from pytest_dataloader_faults.faults import (
-    DescriptorExhaustion,
-    ReadError,
-)
+from pytest_dataloader_faults.faults import DescriptorExhaustion, ReadError
 from support.attempts import attempt, epoch_of
 from support.epochs import alone
-from support.readers import (
-    CONTENT,
-    MAPPING,
-    read_format,
-    write_formats,
-)
+from support.readers import CONTENT, MAPPING, read_format, write_formats
 from support.tries import Tries
 
 MANY_READS = 100

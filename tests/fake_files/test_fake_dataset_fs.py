@@ -277,11 +277,7 @@ _PATHLIB = re.compile(r"^ *(import pathlib|from pathlib import (?!PurePath$))", 
 def test_it_comes_before_a_patcher_of_one_s_own(scope):
     from pyfakefs.fake_filesystem_unittest import Patcher
 
-    with (
-        Patcher(),
-        pytest.raises(InvalidArgumentError, match="before the Patcher"),
-        scope,
-    ):
+    with Patcher(), pytest.raises(InvalidArgumentError, match="before the Patcher"), scope:
         pass
 
 

@@ -12,12 +12,7 @@ from torch.utils.data import DataLoader
 from pytest_dataloader_faults import Verdict, explore, inject, run_trial
 from pytest_dataloader_faults.exceptions import InvalidArgumentError
 from pytest_dataloader_faults.fake_files import FakeDatasetFs
-from pytest_dataloader_faults.faults import (
-    ReadError,
-    ShortRead,
-    StrayEntry,
-    TruncatedFile,
-)
+from pytest_dataloader_faults.faults import ReadError, ShortRead, StrayEntry, TruncatedFile
 from support.fake_datasets import (
     COUNT,
     SIZE,

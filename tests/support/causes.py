@@ -4,13 +4,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from pytest_dataloader_faults import Verdict
-from pytest_dataloader_faults.battery.checks import (
-    _epochs,
-    files,
-    memory,
-    network,
-    workers,
-)
+from pytest_dataloader_faults.battery.checks import _epochs, files, memory, network, workers
 from pytest_dataloader_faults.battery.checks import ranks as rank_checks
 from pytest_dataloader_faults.battery.checks.resume import rules
 from pytest_dataloader_faults.outcomes import FileCounts, Finding, Pass, WorkerFacts, Wrong, judge

@@ -11,12 +11,7 @@ from pytest_dataloader_faults import Contract, Verdict, run_trial
 from pytest_dataloader_faults._settings import Settings
 from pytest_dataloader_faults._trial import take_reference
 from pytest_dataloader_faults.exceptions import FaultNotFiredError
-from pytest_dataloader_faults.faults import (
-    HungRead,
-    OpenError,
-    ReadError,
-    TruncatedFile,
-)
+from pytest_dataloader_faults.faults import HungRead, OpenError, ReadError, TruncatedFile
 from pytest_dataloader_faults.outcomes.stages import START
 from pytest_dataloader_faults.search import replay
 from pytest_dataloader_faults.wire import FiringPlace
@@ -59,11 +54,7 @@ def _judged(make, outcome, contract=None):
 
 
 @pytest.mark.parametrize(
-    ("kind", "place", "method"),
-    [
-        (Whole, CONSTRUCTOR, "fork"),
-        (InWorker, WORKER, "forkserver"),
-    ],
+    ("kind", "place", "method"), [(Whole, CONSTRUCTOR, "fork"), (InWorker, WORKER, "forkserver")]
 )
 def test_who_opens_the_file_meets_the_fault(pack, kind, place, method):
     loader = {"multiprocessing_context": method, "num_workers": 2}
@@ -73,12 +64,7 @@ def test_who_opens_the_file_meets_the_fault(pack, kind, place, method):
 
 
 @pytest.mark.parametrize(
-    ("kind", "place"),
-    [
-        (InThread, CONSTRUCTOR),
-        (InProgram, CONSTRUCTOR),
-        (ThreadOfWorker, WORKER),
-    ],
+    ("kind", "place"), [(InThread, CONSTRUCTOR), (InProgram, CONSTRUCTOR), (ThreadOfWorker, WORKER)]
 )
 def test_threads_and_programs_belong_to_who_started_them(pack, kind, place):
     outcome = run_trial(lambda: kind(pack), ReadError("*.pack"), before_init=True)

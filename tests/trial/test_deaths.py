@@ -190,13 +190,7 @@ def test_a_connection_that_became_a_file_is_not_written_to(records, contents):
 
 
 @pytest.mark.usefixtures("engine")
-@pytest.mark.parametrize(
-    ("kind", "method"),
-    [
-        ("constructor", "fork"),
-        ("worker", "fork"),
-    ],
-)
+@pytest.mark.parametrize(("kind", "method"), [("constructor", "fork"), ("worker", "fork")])
 def test_stacks_are_not_written_into_a_file_of_the_dataset(records, contents, kind, method):
     content = contents()
     make_dataset = {

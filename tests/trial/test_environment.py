@@ -23,21 +23,13 @@ from pytest_dataloader_faults._engine.system import temporary
 from pytest_dataloader_faults._engine.system.processes import fork
 from pytest_dataloader_faults._trial.process.surroundings import FreeResources
 from pytest_dataloader_faults.exceptions import InvalidArgumentError, UnusableEnvironmentError
-from pytest_dataloader_faults.faults import (
-    OpenError,
-    SlowRead,
-)
+from pytest_dataloader_faults.faults import OpenError, SlowRead
 from pytest_dataloader_faults.outcomes.stages import DONE
 from support.datasets import Records, write_records
 from support.nobody import become_nobody
 from support.refusals import missing_parts, refusal
 from support.rows import rows
-from support.surroundings import (
-    mount_tmpfs,
-    mounts_are_refused,
-    traceback_under,
-    with_processes,
-)
+from support.surroundings import mount_tmpfs, mounts_are_refused, traceback_under, with_processes
 
 SHORT = 4.0
 TOO_LITTLE = "^too little shared memory: "

@@ -19,10 +19,7 @@ from pytest_dataloader_faults._trial import run_trial_job
 from pytest_dataloader_faults._trial.factory import takes_folder
 from pytest_dataloader_faults._trial.job import Job
 from pytest_dataloader_faults._trial.resources import is_infrastructure
-from pytest_dataloader_faults.exceptions import (
-    HarnessError,
-    UnusableDatasetError,
-)
+from pytest_dataloader_faults.exceptions import HarnessError, UnusableDatasetError
 from pytest_dataloader_faults.outcomes.stages import DONE, START
 from pytest_dataloader_faults.steps import Action, Epoch, TrialOptions, arm_workers
 from support import troublemakers

@@ -13,11 +13,7 @@ from pytest_dataloader_faults.exceptions import UnusableDatasetError
 from pytest_dataloader_faults.faults import ReadError, WorkerKilled
 from support.corpus.ranks import RaisesErrors
 from support.datasets import Records
-from support.infinite_loaders import (
-    LeavesOut,
-    infinite,
-    infinite_records,
-)
+from support.infinite_loaders import LeavesOut, infinite, infinite_records
 from support.nested_loaders import Pairs, PairsByWorkers, Queued
 from support.waiting import allowed
 

@@ -9,10 +9,7 @@ import pytest
 import torch.distributed
 
 from pytest_dataloader_faults import Verdict, check_dataset, run_trial
-from pytest_dataloader_faults.exceptions import (
-    UnusableDatasetError,
-    UnusableEnvironmentError,
-)
+from pytest_dataloader_faults.exceptions import UnusableDatasetError, UnusableEnvironmentError
 from pytest_dataloader_faults.faults import HungRead, ReadError
 from pytest_dataloader_faults.outcomes import Absence, Reason
 from pytest_dataloader_faults.outcomes.stages import DONE

@@ -11,10 +11,7 @@ from pathlib import Path
 import pytest
 
 from pytest_dataloader_faults import inject
-from pytest_dataloader_faults._engine.kernel.caller import (
-    Syscall,
-    resolve_path,
-)
+from pytest_dataloader_faults._engine.kernel.caller import Syscall, resolve_path
 from pytest_dataloader_faults._engine.kernel.linux import MACHINE, SYSCALLS
 from pytest_dataloader_faults.faults import (
     ClosedDescriptor,
@@ -24,11 +21,7 @@ from pytest_dataloader_faults.faults import (
     TruncatedFile,
     WorkerExited,
 )
-from support.attempts import (
-    CONTENT,
-    attempt,
-    attempt_followed,
-)
+from support.attempts import CONTENT, attempt, attempt_followed
 from support.epochs import alone, epoch
 from support.tries import WAYS, Tries, look_at, pread
 

@@ -121,12 +121,7 @@ def _loop(loader, when):
 
 
 @pytest.mark.parametrize(
-    ("kind", "when"),
-    [
-        ("strict", "before"),
-        ("tolerant", "during"),
-        ("tolerant", "after"),
-    ],
+    ("kind", "when"), [("strict", "before"), ("tolerant", "during"), ("tolerant", "after")]
 )
 def test_a_supervisor_that_dies(dataset, records, kind, when):
     loader = alone(dataset if kind == "tolerant" else Records(records), prefetch_factor=1)

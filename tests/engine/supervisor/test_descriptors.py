@@ -12,15 +12,8 @@ from torch.utils.data import Dataset
 
 from pytest_dataloader_faults import inject
 from pytest_dataloader_faults._engine.supervisor.events import Timers
-from pytest_dataloader_faults._engine.supervisor.races import (
-    Rendezvous,
-    share_description,
-)
-from pytest_dataloader_faults.faults import (
-    ClosedDescriptor,
-    ReadError,
-    TruncatedFile,
-)
+from pytest_dataloader_faults._engine.supervisor.races import Rendezvous, share_description
+from pytest_dataloader_faults.faults import ClosedDescriptor, ReadError, TruncatedFile
 from support.attempts import CONTENT, epoch_of, error_of
 from support.children import in_its_own_process
 from support.epochs import alone, epoch

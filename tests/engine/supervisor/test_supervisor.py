@@ -17,12 +17,7 @@ from pytest_dataloader_faults import inject
 from pytest_dataloader_faults._engine.supervisor import start
 from pytest_dataloader_faults._engine.supervisor.events import Events
 from pytest_dataloader_faults.exceptions import HarnessError
-from pytest_dataloader_faults.faults import (
-    HungRead,
-    ReadError,
-    SlowRead,
-    WorkerHung,
-)
+from pytest_dataloader_faults.faults import HungRead, ReadError, SlowRead, WorkerHung
 from support.attempts import attempt, epoch_of
 from support.datasets import COUNT, Records
 from support.epochs import alone, take_before_hang
@@ -111,10 +106,7 @@ def test_a_handler_may_end_the_watch_of_others(pairs):
     assert ["ended"] == heard
 
 
-STANDING_STILL = [
-    WorkerHung(at=3),
-    HungRead("*/02.rec"),
-]
+STANDING_STILL = [WorkerHung(at=3), HungRead("*/02.rec")]
 
 
 def _reading(paths, **options):

@@ -30,15 +30,7 @@ from pytest_dataloader_faults.outcomes import FiringKind
 from support.attempts import CONTENT, attempt, epoch_of, error_of
 from support.epochs import alone, epoch
 from support.served import SharesTensors
-from support.tries import (
-    WAYS,
-    Tries,
-    child,
-    in_threads,
-    look_at,
-    pread,
-    read_on,
-)
+from support.tries import WAYS, Tries, child, in_threads, look_at, pread, read_on
 
 
 def test_sharing_a_tensor_under_faults_imports_nothing(records):

@@ -111,12 +111,7 @@ CASES: tuple[Case, ...] = (
         Flock,
         options={"files": "*.rec", "loader": {"num_workers": 1}},
     ),
-    Case(
-        "F1",
-        HelperLeftBehind,
-        "worker-killed",
-        "leaked: 1 process was left running (sleep 600)",
-    ),
+    Case("F1", HelperLeftBehind, "worker-killed", "leaked: 1 process was left running (sleep 600)"),
     Case(
         "F1",
         CachedStream,

@@ -227,12 +227,7 @@ CASES: tuple[Case, ...] = (
         options=TWO,
     ),
     Case(
-        "O3",
-        skips_unreadable,
-        "rank-stops",
-        "hung: samples after EIO",
-        RankedStream,
-        options=TWO,
+        "O3", skips_unreadable, "rank-stops", "hung: samples after EIO", RankedStream, options=TWO
     ),
     Case(
         "O8",

@@ -12,11 +12,7 @@ import torch
 from torch.utils.data import DataLoader, IterableDataset, Sampler, get_worker_info
 
 from support.corpus.cases import Case
-from support.corpus.endless import (
-    EndsAtAnError,
-    RandomForAll,
-    RandomPerWorker,
-)
+from support.corpus.endless import EndsAtAnError, RandomForAll, RandomPerWorker
 from support.datasets import COUNT, Records, RecordStream
 from support.specimens import FirstOrNothing, ShortStream, StopsTheEpoch, Unsharded
 
@@ -214,11 +210,7 @@ CASES: tuple[Case, ...] = (
     ),
     Case("H8", EndsAtAnError, "read-error-once", "corrupted: ended after", RandomPerWorker),
     Case(
-        "H2",
-        GoesOnAfterTheError,
-        "read-error-once",
-        "corrupted: samples are missing",
-        RecordStream,
+        "H2", GoesOnAfterTheError, "read-error-once", "corrupted: samples are missing", RecordStream
     ),
     Case("H3", StopsTheEpoch, "empty-file", "corrupted: are missing", FirstOrNothing),
     Case("H4", OneShardForTwo, "workers-agree", "fails_without_fault: the loader raised ", Shards),
@@ -247,14 +239,7 @@ CASES: tuple[Case, ...] = (
         RecordStream,
     ),
     Case("H8", ShortStream, "read-error", "corrupted: are missing", RecordStream),
-    Case(
-        "H8",
-        LinesUntilAnError,
-        "read-error",
-        "corrupted: are missing",
-        Lines,
-        write=write_lines,
-    ),
+    Case("H8", LinesUntilAnError, "read-error", "corrupted: are missing", Lines, write=write_lines),
     Case(
         "H9", FewerThanAsked, "workers-agree", "corrupted: does not contain the requested samples"
     ),

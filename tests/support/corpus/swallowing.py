@@ -385,10 +385,7 @@ CASES: tuple[Case, ...] = (
         OwnLabel,
     ),
     Case(
-        "G5",
-        nones_filtered,
-        "read-error-once",
-        "corrupted: does not contain the requested samples",
+        "G5", nones_filtered, "read-error-once", "corrupted: does not contain the requested samples"
     ),
     Case(
         "G5",
