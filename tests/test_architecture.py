@@ -83,7 +83,6 @@ def _walk(node: ast.AST, *, into_functions: bool) -> Iterator[ast.AST]:
 
 @functools.cache
 def _imported_names(module: str, *, into_functions: bool) -> set[str]:
-    """The full names of the modules that *module* imports."""
     names = set()
     for node in _walk(_tree(module), into_functions=into_functions):
         if isinstance(node, ast.Import):
@@ -100,7 +99,6 @@ def _module_of(module: str, name: str) -> str:
 
 
 def _own_modules(module: str, *, into_functions: bool) -> set[str]:
-    """The modules of this package that *module* imports, and the packages they are in."""
     imported = _imported_names(module, into_functions=into_functions)
     modules = {each.removeprefix(f"{NAME}.") for each in imported if each.startswith(f"{NAME}.")}
     return modules | {each.rpartition(".")[0] for each in modules} - {""}
@@ -229,7 +227,6 @@ def test_folders_are_short():
 
 
 def _outside_users(module: str) -> list[str]:
-    """The modules outside of the folder of *module* that import it."""
     folder = module.rpartition(".")[0]
     users = (user for user in MODULES if module in _own_modules(user, into_functions=True))
     return [user for user in users if user != folder and not user.startswith(f"{folder}.")]
@@ -269,7 +266,6 @@ def test_an_outcome_has_few_fields():
 
 
 def _lines(function: ast.FunctionDef) -> int:
-    """How long it is without its docstring."""
     lines = (function.end_lineno or 0) - function.lineno + 1
     docstring = function.body[0]
     has_docstring = ast.get_docstring(function) is not None

@@ -121,7 +121,6 @@ def _fixtures():
 
 
 def _definitions_of(module):
-    """The names that *module* gives to functions and values, with their code."""
     for node in ast.parse(inspect.getsource(module)).body:
         if isinstance(node, ast.FunctionDef):
             yield node.name, node
@@ -152,7 +151,6 @@ _DECLARED = _Declared()
 
 
 def _names():
-    """What users can type, by kind."""
     kinds = vocabulary.KINDS
     return {
         "fault": kinds,

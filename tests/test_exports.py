@@ -26,7 +26,6 @@ NAME = "pytest_dataloader_faults"
 
 
 def _modules_loaded_by(code: str) -> set[str]:
-    """The modules that a fresh interpreter has loaded after *code*."""
     script = f"import json, sys\n{code}\nprint(json.dumps(sorted(sys.modules)))"
     process = subprocess.run(
         [sys.executable, "-c", script],

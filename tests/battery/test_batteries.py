@@ -122,8 +122,6 @@ def test_a_failure_of_data_that_a_fixture_closed_is_none(records, run_check):
 
 
 class Logs(Records):
-    """Writes down what it reads, in a file next to the data."""
-
     def __getitem__(self, index):
         with (self.paths[0].parents[1] / "read.txt").open("a") as file:
             file.write(f"{index}\n")
@@ -145,8 +143,6 @@ def test_relative_paths_are_those_of_the_present_item(tmp_path, run_check, monke
 
 
 class ByName(Records):
-    """Has the path that it was passed."""
-
     def __init__(self, folder):
         super().__init__(Path(folder))
 
@@ -166,8 +162,6 @@ def test_files_that_are_damaged_at_rest_need_no_fault_free_run_of_their_own(reco
 
 
 class _Broken(Records):
-    """Works in the main process only."""
-
     def __getitem__(self, index):
         if torch.utils.data.get_worker_info():
             raise OSError("not here")

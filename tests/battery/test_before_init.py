@@ -31,7 +31,6 @@ NAMES = [MISSING, EMPTY, CUT, DAMAGED]
 
 @pytest.fixture(name="block", scope="module")
 def _block(tmp_path_factory):
-    """A folder with all samples in one file."""
     folder = tmp_path_factory.mktemp("block")
     write_block(folder)
     return folder
@@ -96,8 +95,6 @@ def test_a_file_that_is_empty_by_itself_can_only_be_missing(tmp_path):
 
 
 class MadeAnew(ReadMean):
-    """Writes its file each time that it is made, and reads it back."""
-
     def __init__(self, folder):
         write_block(folder)
         super().__init__(folder)
@@ -135,8 +132,6 @@ def test_other_files_than_those_that_a_run_writes_are_damaged(tmp_path):
 
 
 class WrittenBack(Records):
-    """Its workers write each file that they have read."""
-
     def __getitem__(self, index):
         sample = super().__getitem__(index)
         self.paths[index].write_bytes(self.paths[index].read_bytes())

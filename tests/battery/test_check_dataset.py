@@ -112,8 +112,6 @@ def test_files_that_change_with_each_call_are_named(tmp_path):
 
 
 class DiesInWorkers(Records):
-    """Needs no fault to fail, as long as it is in a worker."""
-
     def __getitem__(self, index):
         if get_worker_info():
             os._exit(3)
@@ -184,7 +182,6 @@ _failure = functools.partial(failure_of, check="workers-agree")
 
 
 def _numbers(result):
-    """Of the workers of each trial."""
     return [len({each.worker for each in outcome.workers}) for outcome in result.trials]
 
 

@@ -78,7 +78,6 @@ NO_FAULT = ("two-epochs",)
 
 
 def _fail_once(kind, records, mark, *names):
-    """The results of the checks *names*; in each of them, one trial fails."""
     battery = Battery(lambda: kind(records, mark))
     for name in names:
         failed = mark.with_suffix(".failed")

@@ -32,7 +32,6 @@ def _run_checks(make, check, contract, **options):
 
 
 def _strictly(make, result):
-    """The verdict on the same facts where nothing is allowed."""
     return judge_trial(result.outcome, take_reference(make)).verdict
 
 
@@ -50,8 +49,6 @@ def test_samples_that_a_fault_hit_may_be_skipped(records):
 
 
 class RandomType(Records):
-    """Gives what it likes."""
-
     def __getitem__(self, index: int) -> Any:
         data, index = super().__getitem__(index)
         return random.SystemRandom().choice([[data], {"data": index}])

@@ -27,8 +27,6 @@ from support.rows import rows
 
 
 class Resumes(Sampler[int]):
-    """Continues after an interruption."""
-
     def __init__(self, indices: Any) -> None:
         self.indices = list(indices)
         self.place = 0
@@ -165,8 +163,6 @@ def test_no_read_fails_in_the_second_epoch(records):
 
 
 class _FirstThenAll(Sampler[int]):
-    """Draws one batch, which is for worker 0, and all of them in the next epoch."""
-
     def __init__(self) -> None:
         self.counts = iter([4, COUNT])
 

@@ -56,7 +56,6 @@ def install(folder: Path, files: dict[str, str] | None = None) -> Path:
 
 
 def forget() -> None:
-    """Import it anew, maybe from another folder."""
     sys.modules.pop("fakeslide", None)
 
 
@@ -65,7 +64,6 @@ UNCLEAR = "raises an error that hides its cause"
 
 @pytest.fixture(name="fakeslide")
 def _fakeslide(tmp_path, monkeypatch):
-    """The library, installed from an index."""
     return _import_from(install(tmp_path / "venv"), monkeypatch)
 
 
@@ -76,8 +74,6 @@ def _import_from(packages, monkeypatch) -> Any:
 
 
 class ReadsSlides(Records):
-    """Each sample is what *read* makes of its file."""
-
     def __init__(self, folder, read):
         super().__init__(folder)
         self.read = read

@@ -32,8 +32,6 @@ KB, MB = 1000, 1000_000
 
 
 class Whole(Records):
-    """One file a sample, whose size is known and compared."""
-
     def __init__(self, folder):
         self.paths = sorted(folder.glob("*.bin"))
         self.sizes = [path.stat().st_size for path in self.paths]
@@ -188,7 +186,6 @@ def test_check_cuts_archives_there_as_well(records):
 
 @pytest.fixture(name="files")
 def _targets(records):
-    """The paths of the records, in order."""
     return tuple(sorted(map(str, records.iterdir())))
 
 
@@ -347,8 +344,6 @@ class NumpyMapped(Packed):
 
 
 class MappedInWorker(NumpyMapped):
-    """Maps the file for the first sample."""
-
     def __init__(self, folder):
         Packed.__init__(self, folder)
         self.data = None
@@ -360,8 +355,6 @@ class MappedInWorker(NumpyMapped):
 
 
 class ZerosIfClosed(SharedHandle):
-    """Has zeros for what it cannot read through its descriptor, which all workers share."""
-
     def __getitem__(self, index):
         try:
             with mmap.mmap(self.handle.fileno(), 0, access=mmap.ACCESS_READ) as data:

@@ -74,7 +74,6 @@ def test_each_verdict_and_each_likely_cause_has_a_section():
 
 
 def test_the_page_is_what_the_code_says():
-    """``python docs/checks.py`` writes it."""
     assert TEXTS[0] == pages.guide()
 
 
@@ -108,7 +107,6 @@ def _folder(tmp_path_factory):
 
 @pytest.fixture(name="run")
 def _run(folder, monkeypatch):
-    """A function that runs the example of one side; the verdict and the cause."""
     monkeypatch.setattr(clock, "MORE_SECONDS", MORE_SECONDS)
 
     def run(example: Example, side: str) -> tuple[str, str]:

@@ -56,8 +56,6 @@ def _run_check(make_dataset, result=result_of, **options):
 
 
 class Cached(Records):
-    """Keeps each sample once, and megabytes of them."""
-
     def __init__(self, folder):
         super().__init__(folder)
         self.cache = {}
@@ -86,7 +84,6 @@ def test_what_settles_is_no_growth(healthy, records):
 
 
 def _grown(epochs):
-    """A trial of so many epochs, each with one more thread."""
     single_pass = Pass(EPOCH_1, complete=True)
     prints = [Footprint(epoch, "worker 0", 0, 0, epoch) for epoch in range(1, epochs + 1)]
     return revised(

@@ -80,8 +80,6 @@ def test_a_container_of_one_loader_is_that_loader(records, is_ready):
 
 
 class Found(Records):
-    """One sample per file of a folder, without an error for a missing folder."""
-
     def __init__(self, folder):
         self.paths = sorted(Path(folder).glob("*.rec"))
 

@@ -38,7 +38,6 @@ class HangsOrIsSlow(Records):
 
 @pytest.fixture(scope="module", name="results")
 def _results(tmp_path_factory):
-    """Those of three checks, each of an item of its own."""
     records = write_records(tmp_path_factory.mktemp("data") / "records")
     batteries = Batteries()
     options = {"call": 1, "expected_failures": {}, "reproduce": "again"}

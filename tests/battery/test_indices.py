@@ -39,8 +39,6 @@ class ReadyBatches(Records):
 
 
 class ZerosInReadyBatches(ReadyBatches):
-    """Has zeros instead of what it cannot read."""
-
     def _load(self, index: int) -> Any:
         try:
             return self[index]
@@ -56,8 +54,6 @@ class Together(Records):
 
 
 class BatchesOfLists(Together):
-    """Gives a ready batch that is a list: the data and the indices."""
-
     def __getitems__(self, indices: list[int]) -> Any:
         data, numbers = zip(*super().__getitems__(indices), strict=True)
         return [torch.stack(data), torch.tensor(numbers)]
@@ -166,8 +162,6 @@ def _samples(batch):
 
 
 class Sequences(Dataset[Any]):
-    """Sequences of several lengths, one for each byte of a file."""
-
     def __init__(self, path: Any) -> None:
         self.path = path
         self.count = len(path.read_bytes())

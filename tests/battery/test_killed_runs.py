@@ -55,8 +55,6 @@ class KilledFactory:
 
 
 class KilledInWorker(Dataset[Any]):
-    """Kills the process that makes its first sample, if that is a worker."""
-
     def __init__(self, dataset: Any, number: int) -> None:
         self.whole, self.number, self.made_in = dataset, number, os.getpid()
 
@@ -81,7 +79,6 @@ pytestmark = pytest.mark.filterwarnings(
 
 @pytest.fixture(name="killed")
 def _killed(records, tmp_path):
-    """A function that returns a factory of healthy records, with that many fatal calls."""
     return partial(KilledFactory, tmp_path / "calls", Records, records)
 
 
@@ -120,7 +117,6 @@ def test_the_epoch_that_was_killed_is_a_trial_of_workers_agree(killed):
 
 @pytest.fixture(name="run_check")
 def _run_check():
-    """A function that asks a check of an item, with what earlier items have found."""
     batteries = Batteries()
 
     def run_check(name, make_dataset, **settings):

@@ -21,8 +21,6 @@ NO_ORDER = "no folder of its files that is listed has several entries"
 
 
 class AsListed(Records):
-    """All files of a folder, in the order in which it is listed."""
-
     def __init__(self, folder):
         self.paths = [folder / name for name in os.listdir(folder)]
 
@@ -69,8 +67,6 @@ STRAY_ENTRIES = "stray-entries"
 
 
 class RefusesOthers(Records):
-    """Refuses a file of any other kind when it is made."""
-
     def __init__(self, folder):
         super().__init__(folder)
         for path in self.paths:
@@ -94,8 +90,6 @@ def test_a_failure_is_confirmed_and_no_file_is_left_behind(records):
 
 
 class NoneForHalves(Records):
-    """Gives None for half a file, which its loader leaves out."""
-
     def __getitem__(self, index):
         try:
             return super().__getitem__(index)[0]

@@ -42,8 +42,6 @@ COUNT = 8
 
 
 class Asks(ByHttp):
-    """Asks a server for each sample."""
-
     def __init__(self, address):
         super().__init__("")
         self.address = address
@@ -113,8 +111,6 @@ CHECK, CONNECTION = "workers-agree", "uses a connection that was opened before t
 
 
 class AtFork(ByConnection):
-    """Uses the connection that it opens when it is made, in all workers."""
-
     def __init__(self, folder: Path, address: tuple[str, int]) -> None:
         super().__init__(folder, address, in_worker=False)
 
@@ -146,8 +142,6 @@ def test_a_connection_that_one_worker_uses_later_is_shared(records):
 
 
 class ByClient(Dataset[Any]):
-    """Uses a connection of multiprocessing from before the fork, in all workers."""
-
     def __init__(self, address: tuple[str, int]) -> None:
         self.client = Client(address)
 

@@ -53,7 +53,6 @@ def test_batches_that_are_more_than_stacked_samples(dataset, loader, expected, r
 
 @pytest.fixture(name="file")
 def _file(records, tmp_path):
-    """One file of all records."""
     path = tmp_path / "all.bin"
     path.write_bytes(b"".join(each.read_bytes() for each in sorted(records.iterdir())))
     return path

@@ -28,7 +28,6 @@ def _real(tmp_path_factory):
 
 
 def _workload(real, *workers, start_method="fork", writable=(), **counts):
-    """One whose workers did that to these files."""
     counts = {"fetches": 4, **counts}
     facts = tuple(
         WorkerFacts(number, 7 + number, files=files, **counts)
@@ -82,7 +81,6 @@ def _reads(count, **counts):
 
 
 def _plans(real):
-    """A title, the check and the workload of each plan."""
     yield from _of_files(real)
     yield from _of_reads(real)
     yield from _of_kinds_of_use(real)
@@ -182,7 +180,6 @@ def _before_workers(real):
 
 
 def _describe(check, workload):
-    """The faults of each scenario with its title, and the reason why there is none."""
     if refusal := refusal_of(CHECKS[check].plan_scenarios, workload):
         return f"{refusal.reason}\n{refusal.group}".strip()
     lines = []

@@ -23,8 +23,6 @@ from support.results import failure_of, result_of
 
 
 class Augmented(Dataset[Any]):
-    """Samples that add a random number of one library."""
-
     def __init__(self, draw: Callable[[], float]) -> None:
         self.draw = draw
 
@@ -52,7 +50,6 @@ class KeepsEverySecondBatch(DataLoader[Any]):
 
 
 def _loader(dataset: Any, **options: Any) -> DataLoader[Any]:
-    """Each rank has a part of the samples."""
     return DataLoader(
         dataset, batch_size=2, num_workers=2, sampler=SharedShuffle(len(dataset)), **options
     )

@@ -30,13 +30,11 @@ pytestmark = pytest.mark.usefixtures("engine")
 
 @pytest.fixture(name="make_counting", scope="module")
 def _make_counting(tmp_path_factory):
-    """A factory of healthy loaders."""
     return functools.partial(counting, write_records(tmp_path_factory.mktemp("states") / "records"))
 
 
 @pytest.fixture(name="counted", scope="module")
 def _counted(make_counting):
-    """The result for such a loader."""
     return result_of(make_counting, "resumes")
 
 
@@ -101,7 +99,6 @@ def test_a_sampler_with_a_state_ends_its_epoch():
 
 @pytest.fixture(name="save", scope="module")
 def _save(make_counting):
-    """A function that asks such a loader for states in another way: the trial, and the finding."""
     run = Battery(make_counting, Settings(samples=64)).fault_free_run
 
     def save(states, following=FROM_LAST_STATE):
@@ -140,8 +137,6 @@ def test_healthy_datasets_can_be_left(records):
 
 
 class LosesAfterWhole(Shards):
-    """In a kept worker, an epoch after a complete one lacks its last sample."""
-
     is_stale = False
 
     def __iter__(self):

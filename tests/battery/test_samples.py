@@ -103,7 +103,6 @@ class Lines(IterableDataset[Any]):
 
 
 def _write_lines(folder, lines):
-    """A factory of streams of so many *lines* in each file."""
     for part in range(FILES):
         text = "".join(f"{part * lines + number}\n" for number in range(lines))
         (folder / f"{part}.txt").write_text(text)
@@ -117,7 +116,6 @@ def test_a_long_stream_is_not_said_to_survive(tmp_path):
 
 
 def _stream_of_workers(samples):
-    """An epoch in which each worker delivered these *samples*."""
     deliveries = tuple(batch_of(None, rows, worker) for worker, rows in enumerate(samples))
     return revised(
         ordinary(Pass(EPOCH_1, delivered=deliveries, complete=True)),

@@ -17,8 +17,6 @@ READS = [ReadError(times=1), ReadError()]
 
 
 class FewReads(Records):
-    """One open and one read for each sample, and nothing else."""
-
     def __init__(self, folder, samples=SAMPLES):
         self.paths = sorted(folder.iterdir())[:samples]
 
@@ -118,8 +116,6 @@ def test_a_sweep_in_which_no_fault_happens_is_reported(records):
 
 
 class Counted(FewReads):
-    """Asks a file for the number of its samples, and takes none if it cannot."""
-
     def __init__(self, folder):
         super().__init__(folder)
         count = folder.parent / "count.txt"
@@ -131,7 +127,6 @@ class Counted(FewReads):
 
 @pytest.mark.slow
 def test_operations_of_the_constructor_are_swept_on_request(records):
-    """Workers never open that file."""
     (records.parent / "count.txt").write_text(str(SAMPLES), encoding="ascii")
     options = {"loader": ONE_WORKER, "faults": [OpenError(times=1)]}
     result = sweep(lambda: Counted(records), **options, before_init=True, on_fail=None)[0]

@@ -46,7 +46,6 @@ LISTENING = {"tallies": {"connections": {"tcp://192.0.2.1:443": 1}}}
 
 
 def _workload(*files, globs=("*",), changes=None, fetches=1, **counts):
-    """A workload whose workers used *files* like that."""
     workers = tuple(
         WorkerFacts(number, 7 + number, fetches, files=counts_by_path, **counts)
         for number, counts_by_path in enumerate(files)
@@ -57,7 +56,6 @@ def _workload(*files, globs=("*",), changes=None, fetches=1, **counts):
 
 
 def _of_length(length, **changes):
-    """A workload of a dataset with that many samples."""
     changes = {"start_method": "fork", **changes}
     return _workload({DATA: READ}, changes={**changes, "epochs": (Pass(EPOCH_1, length=length),)})
 

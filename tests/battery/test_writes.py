@@ -57,7 +57,6 @@ def _recordings(tmp_path):
 
 
 def _contents(folder):
-    """Each file in *folder*: what is in it, its inode, and when it was changed last."""
     results = {}
     for path in sorted(folder.iterdir()):
         about = os.stat(path)

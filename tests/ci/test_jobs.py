@@ -104,7 +104,6 @@ RUNNERS = {GITHUB: _of_github, GITLAB: _of_gitlab, SCRIPT: _of_script}
 
 
 def _with_command(python):
-    """*python*, beside which the command is, as pip puts it there."""
     command = python.with_name("pytest-dataloader-faults")
     command.write_text(
         f"#!{python}\nfrom {main.__module__} import main\nraise SystemExit(main())\n"
@@ -115,7 +114,6 @@ def _with_command(python):
 
 @pytest.fixture(name="python", scope="module")
 def _python(tmp_path_factory):
-    """Of an environment for what the files install."""
     return _with_command(_make_environment(tmp_path_factory.mktemp("bare")))
 
 
@@ -210,7 +208,6 @@ def test_reports_of_the_matrix_become_one_page(project, python):
 
 
 def _break(project):
-    """Have the dataset swallow errors."""
     code = project / CODE
     code.write_text(code.read_text("utf-8").replace(READS, SWALLOWS), "utf-8")
 

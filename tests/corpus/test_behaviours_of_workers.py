@@ -25,8 +25,6 @@ TWO = {"num_workers": 2, "batch_size": 4}
 
 
 class RecordError(Exception):
-    """Takes two arguments, as HTTPError and CalledProcessError take several."""
-
     def __init__(self, path, reason):
         super().__init__(f"{path}: {reason}")
 
@@ -36,8 +34,6 @@ class MissingRecord(KeyError):  # noqa: N818  # named as users name it
 
 
 class RaisesRecordError(Records):
-    """Names the file in an exception that torch cannot rebuild."""
-
     def __getitem__(self, index):
         try:
             return super().__getitem__(index)
@@ -46,8 +42,6 @@ class RaisesRecordError(Records):
 
 
 class RaisesKeyError(Records):
-    """Names the file in a subclass of KeyError."""
-
     def __getitem__(self, index):
         try:
             return super().__getitem__(index)
@@ -154,8 +148,6 @@ def test_a_hang_that_no_timeout_ends_is_located(records):
 
 
 class Large(Records):
-    """Samples that no pipe has room for."""
-
     def __getitem__(self, index):
         return bytes(1 << 20), super().__getitem__(index)[0]
 
@@ -252,8 +244,6 @@ def test_wrong_length_loses_nothing(records):
 
 
 class Draws(Records):
-    """A number of a global generator, as a sample."""
-
     def __init__(self, folder: Any, draw: Any) -> None:
         super().__init__(folder)
         self.draw = draw
@@ -273,8 +263,6 @@ def test_global_generators_repeat_nothing(draw, records):
 
 
 class Cached(Records):
-    """Opens each file once per process."""
-
     def __init__(self, folder: Any) -> None:
         super().__init__(folder)
         self.cache: dict[int, Any] = {}

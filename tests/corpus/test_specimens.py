@@ -79,8 +79,6 @@ def _require_pass(result):
 
 @pytest.fixture(name="result_of")
 def _result_of(ask_once):
-    """A function: the result of the check, for the specimen or the twin of a case."""
-
     def result_of(case, role):
         limits = case.limits if role == "specimen" else {}
         make, options = getattr(case, role), {**limits, **case.options}
@@ -206,7 +204,6 @@ def _run_disarmed(name, make, faults):
 
 
 def _kind_of_trial(name):
-    """What decides how the trial of a check runs, apart from its fault."""
     scenario = CHECKS[name].scenario
     return CHECKS[name] is write_error, repr((scenario.ranks, scenario.loader, scenario.options))
 

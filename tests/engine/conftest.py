@@ -7,7 +7,6 @@ from support.attempts import CONTENT
 
 @pytest.fixture(name="path")
 def _path(tmp_path):
-    """A file of 200 bytes, alone in its folder."""
     path = tmp_path / "data" / "file.rec"
     path.parent.mkdir()
     path.write_bytes(CONTENT)

@@ -59,7 +59,6 @@ NUMBERS = {
 
 
 def forbid_call(call: str, errno: int) -> str:
-    """A program that answers *call* with *errno* from then on."""
     numbers = linux.SYSCALLS[linux.MACHINE] | NUMBERS[linux.MACHINE]
     return FORBIDDEN.format(number=numbers[call], errno=errno)
 
@@ -73,7 +72,6 @@ CASES = [
 
 
 def run_preparation(preparation):
-    """What a process says that has run *preparation* first."""
     process = subprocess.run(
         [sys.executable, "-c", preparation + ASK], capture_output=True, text=True, check=False
     )

@@ -235,7 +235,6 @@ def test_faults_through_links_of_proc(folder):
 
 @pytest.fixture(name="closed")
 def _closed(folder):
-    """A file that nobody but root may read."""
     path = folder / "a" / "x.bin"
     path.chmod(0o000)
     return path

@@ -25,7 +25,6 @@ CELLS = [
 
 @pytest.fixture(name="cell", scope="module", params=CELLS, ids="-".join)
 def _cell(request, tmp_path_factory):
-    """The family, and what became of its rows, in one worker of a start method."""
     family, method = request.param
     root = str(tmp_path_factory.mktemp("rows"))
     with FakeDatasetFs() if family == "fake files" else contextlib.nullcontext():
@@ -90,7 +89,6 @@ def test_no_fault_fires_after_its_scope(check):
 
 
 def _is_as_bare(each, place):
-    """Whether a place gave and holds what it does in a worker without faults."""
     results = ((each.gave[at], each.left[at]) for at in (place, BARE))
     return "Error" not in str(each.gave[BARE]) and len(set(map(repr, results))) == 1
 

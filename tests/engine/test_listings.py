@@ -36,12 +36,10 @@ def _folder(tmp_path_factory):
 
 
 def _loader(folder, functions):
-    """Each sample is what one function gives for the folder, or the errno that it raised."""
     return alone(Reads([*map(errno_of, functions)], lambda function: function(str(folder))))
 
 
 def _attempt(folder, functions, *faults, **options):
-    """The results of *functions*, which get the folder, in a worker under *faults*."""
     with inject(*faults, **options) as injection:
         results = epoch(_loader(folder, functions))
     assert results.text == ""

@@ -64,7 +64,6 @@ def test_smaller_allocations_do_not_fail(min_bytes):
 
 
 def _start_thread(_):
-    """Its stack has 8 MiB, and its first allocation needs an arena."""
     results = queue.Queue()
     thread = threading.Thread(target=lambda: results.put(bytes(1000)))
     thread.start()

@@ -141,7 +141,6 @@ def _folder():
 
 @pytest.fixture(name="nameless")
 def _nameless():
-    """A file whose name tells nothing."""
     with tempfile.NamedTemporaryFile(dir="/dev/shm", prefix="h") as file:
         file.write(CONTENT)
         file.flush()
@@ -193,7 +192,6 @@ NO_ROOM = "unable to allocate shared memory"
 
 
 def _remaining_segments(facts):
-    """What is still there of the segments that there was no room for."""
     return [firing.path for firing in facts.firings if os.path.exists(firing.path)]
 
 
@@ -244,7 +242,6 @@ SCOPES = [
 
 
 def _files(folder):
-    """What a checksum and stat(2) say of each file."""
     return {
         path: (hashlib.sha256(path.read_bytes()).hexdigest(), path.stat().st_mtime_ns)
         for path in folder.iterdir()
@@ -263,7 +260,6 @@ def _process_state():
 
 
 def _list_descriptors():
-    """Descriptor numbers, and what each one is."""
     targets = {}
     for number in os.listdir("/proc/self/fd"):
         with contextlib.suppress(FileNotFoundError):  # The one that listed the folder.
@@ -272,7 +268,6 @@ def _list_descriptors():
 
 
 def _list_living():
-    """Threads, and descendants that are not dead."""
     children = psutil.Process().children(recursive=True)
     processes = {each.pid for each in children if each.status() != psutil.STATUS_ZOMBIE}
     return {*processes, *threading.enumerate()}

@@ -45,7 +45,6 @@ pytestmark = pytest.mark.usefixtures("engine")
 
 @pytest.fixture(name="path")
 def _path(tmp_path):
-    """Where a worker writes; there is no file yet."""
     return str(tmp_path / "written.bin")
 
 
@@ -281,7 +280,6 @@ def test_each_worker_that_is_meant_reads_the_same(tmp_path):
 
 
 def _open_in_old_file_system(path, flags, mode=0o777, make=os.open):
-    """Refuse a file without a name."""
     if flags & os.O_TMPFILE == os.O_TMPFILE:
         raise OSError(errno.EOPNOTSUPP, os.strerror(errno.EOPNOTSUPP))
     return make(path, flags, mode)

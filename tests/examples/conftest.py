@@ -19,5 +19,4 @@ def _needs_the_kernel_engine():
 
 @pytest.fixture(name="examples", scope="session")
 def _examples():
-    """The folder of the examples."""
     return EXAMPLES

@@ -7,6 +7,5 @@ from support.fake_datasets import write_fake_records
 
 @pytest.fixture(name="files")
 def _files(fake_dataset_fs):
-    """A fake file system with the files of ``FakeRecords``."""
     write_fake_records(fake_dataset_fs)
     return fake_dataset_fs

@@ -87,13 +87,10 @@ def test_real_files_can_be_mounted_beside_them(records, files):
 
 
 def read_whole(path: Path) -> bytes:
-    """By a method of the path object."""
     return path.read_bytes()
 
 
 class KeepsPaths(FakeRecords):
-    """Has path objects of pyfakefs, which were made before the workers."""
-
     def __init__(self) -> None:
         super().__init__(read=read_whole)
         self.paths = sorted(Path(FOLDER).glob("*.rec"))
@@ -173,8 +170,6 @@ def _succeeds(action) -> bool:
 
 
 class Attacks(FakeRecords):
-    """Attacks the files in a real folder in its first sample."""
-
     def __init__(self, real: str) -> None:
         super().__init__()
         self.real = real

@@ -21,7 +21,6 @@ def _path(root: str | Path, reader: Reader) -> str:
 
 @pytest.fixture(name="cells", scope="module")
 def _cells(tmp_path_factory):
-    """What each reader gave of a real file, and in a worker of its fake copy."""
     register.load()
     readers = [*register.usable().values()]
     root = tmp_path_factory.mktemp("readers")

@@ -13,7 +13,6 @@ DATA = Part("['data']", "Tensor (4,)", "d")
 
 
 def _dict(*parts):
-    """A dict with data and these *parts*."""
     keys = {part.path.partition("]")[0] for part in parts}
     return (Part("", f"dict of {1 + len(keys)}", ""), DATA, *parts)
 
@@ -23,7 +22,6 @@ def _part(name, form="float", digest=""):
 
 
 def _list(*digests, form="int"):
-    """A list in such a dict."""
     items = (Part(f"['list'][{place}]", form, each) for place, each in enumerate(digests))
     return (Part("['list']", f"list of {len(digests)}", ""), *items)
 

@@ -124,7 +124,6 @@ def _deliveries(samples_by_worker):
 
 
 def _hit(worker):
-    """The facts of a fault in that worker."""
     (facts,) = _fired(EIO, 0)
     return (replace(facts, firings=(replace(facts.firings[0], worker=worker),)),)
 
@@ -136,7 +135,6 @@ def _of_stream(deliveries, facts, workers=(), **changes):
 
 
 def _skipping():
-    """What is missing, by the contract that allows it."""
     for title, (epoch, facts) in MISSING.items():
         yield title, ordinary(epoch, facts), map_reference()
     equal = tuple(enumerate(map(Sample, ("d", "d", "d2", "d3"))))
@@ -200,7 +198,6 @@ REPLACED_IN_STREAM = [("a b", "c c"), ("a b", "c x"), ("a a", "b b"), ("a x", "y
 
 
 def _substituting():
-    """What is replaced, by the contract that allows it."""
     for title, (batch, facts) in REPLACED.items():
         yield title, ordinary(_came(batch, ("d2", "d3")), facts), map_reference()
     for batches in REPLACED_IN_STREAM:
@@ -209,7 +206,6 @@ def _substituting():
 
 
 def _picture(name, label="1", shape="(1, 64)"):
-    """A sample: an image and its label."""
     digest = ZEROS if name == ZEROS else name.ljust(24, "0")
     image = Part("[0]", f"torch.Tensor torch.uint8 {shape}", digest)
     parts = (image, Part("[1]", "int", label))
@@ -355,7 +351,6 @@ def test_part_that_differs_is_named(expected, delivered, text):
 
 
 def _own_batches(batches_by_worker):
-    """The batches of rows that a stream makes itself, by worker."""
     return tuple(
         replace(batch_of(None, (batch,), worker), rows=tuple(batch))
         for worker, wholes in batches_by_worker.items()

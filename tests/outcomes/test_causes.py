@@ -146,7 +146,6 @@ def _exits(method, exitcode=1, error=UNPICKLED):
 
 
 def _with_workers(count):
-    """A stream that *count* workers read."""
     return revised(STREAM, processes=tuple(WorkerFacts(each, 7, 1, {}) for each in range(count)))
 
 

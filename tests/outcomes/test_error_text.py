@@ -122,7 +122,6 @@ def _quoting_source():
 
 
 def _text(action):
-    """How the error of *action* is printed."""
     try:
         action()
     except Exception as error:  # noqa: BLE001  # whatever readers raise

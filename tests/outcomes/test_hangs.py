@@ -86,7 +86,6 @@ def _in_state(frames, state):
 
 
 def _hangs():
-    """Trials that hang, and some that do not."""
     yield from ((title, _hung(frames)) for title, frames in THREADS.items())
     yield "two workers and an idle one", _hung(IN_SAMPLE, IDLE, IN_READ)
     for frames in (IN_SAMPLE, IDLE):
@@ -125,7 +124,6 @@ def _hangs():
 
 
 def _describe(outcome):
-    """Where it hangs, of which places a retry may hang again, whether it is at one, and why."""
     causes = [likely_cause(outcome, after_one=after_one) for after_one in (False, True)]
     lines = {
         "places": ", ".join(sorted(hang_places(outcome))),

@@ -93,7 +93,6 @@ MAP = {
 
 
 def _text(finding):
-    """The verdict, what is wrong with samples, the cause that the rule knows, and the sentence."""
     facts = (finding.wrong, finding.cause and finding.cause.phrase)
     return f"{finding.verdict}{''.join(f' ({each})' for each in facts if each)}: {finding.sentence}"
 
@@ -171,7 +170,6 @@ DEAD = raised("RuntimeError", "DataLoader worker (pid 7) is killed by signal: Ki
 
 
 def _judge_others():
-    """Findings by references of several kinds, and by promises."""
     for seeded, facts in ((0, fired(EIO)), (None, fired(EIO)), (0, unfired(EIO))):
         comparison = Comparison(seeded=seeded)
         outcome = ordinary(replace(DONE, delivered=(STRANGE,)), facts)
@@ -260,7 +258,6 @@ FAILED_EPOCH = Pass(EPOCH_1, WHOLE, exception=raised("OSError", "no"), batches=2
 
 
 def _pass(drawn, batches=2):
-    """A complete epoch that delivered everything that was drawn."""
     deliveries = tuple(batch_of(each, tuple(f"d{index}" for index in each)) for each in drawn)
     return Pass(EPOCH_1, drawn, deliveries, complete=True, batches=batches)
 

@@ -71,7 +71,6 @@ def _random(*names_by_rank):
 
 
 def _own_batches(*batches_by_rank):
-    """Ranks of a stream that makes these batches itself; each letter is a row."""
     passes = (
         Pass(
             EPOCH_1,
@@ -232,7 +231,6 @@ def test_a_shuffled_stream_gives_a_rank_different_samples_in_each_epoch(second, 
 
 
 def _text_cases():
-    """An outcome and a reference for each sentence about ranks."""
     waits = waiting(together(of_map((0,), (2,)), of_map((1, 3))), 0, FINISHED)
     yield "shared", HALVES, REFERENCE
     yield "random", together(of_map((0, 1)), of_map((1, 1))), replace(REFERENCE, is_whole=False)

@@ -66,7 +66,6 @@ LIBRARIES = {"w": "openslide"}
 
 
 def _trials(marks: str) -> list[JudgedTrial]:
-    """A trial for each mark, each with its own outcome."""
     return [
         JudgedTrial(
             revised(FAULT_FREE, seed=number),
@@ -317,7 +316,6 @@ class _Forever:
 
 
 def _wide(text):
-    """*text* as if its lines of code were longer."""
     return text.replace("    ", " " * 200)
 
 

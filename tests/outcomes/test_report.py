@@ -93,7 +93,6 @@ def _evidence(comparison, kind):
 
 
 def _texts():
-    """The text of a failure for each kind of evidence."""
     failed = ordinary(FAILED, fired(EIO, times=4))
     (facts,) = fired(EIO)
     in_main = replace(facts, firings=(replace(facts.firings[0], worker=None, fetch=0),))

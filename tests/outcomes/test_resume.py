@@ -28,14 +28,12 @@ BY_FORM = Comparison(by_form=True)
 
 
 def judged(outcome: Outcome):
-    """The finding, by a stream that has all eight samples."""
     reference = stream_reference("d0 d1 d2 d3 d4 d5 d6 d7")
     reference = replace(reference, comparison=outcome.comparison)
     return _judge(outcome, reference)
 
 
 def _judge(outcome, reference):
-    """By the check that saves states."""
     return resumes.refine(judge_trial(outcome, reference, Contract()), outcome, reference)
 
 
@@ -49,7 +47,6 @@ RESTS = [
 
 
 def _text_cases():
-    """An outcome for each sentence about saved states."""
     killed = {"epochs": (part(0, 1, 2, 3, complete=False),), "uninterrupted": WHOLE}
     yield "the rest", resumed(part(3, 4, 5, 6, 7))
     yield "the rest of several", resumed(part(3, 4, 5, 6, 7), part(*range(8)), batches=(3, 9))

@@ -77,7 +77,6 @@ NO_SUCH_STATE = SavedState(1, error="TypeError: no")
 
 
 def _passes(outcome: Outcome, **facts) -> Outcome:
-    """*outcome* with other facts of its last epoch."""
     return revised(outcome, epochs=(*outcome.epochs[:-1], replace(outcome.epochs[-1], **facts)))
 
 
@@ -167,7 +166,6 @@ def _conclusion(
 
 
 def _summarize(finding: Finding, cause: Cause | None) -> str:
-    """The verdict, the likely cause, and what is wrong with the samples."""
     wrong = f" ({finding.wrong})" if finding.wrong else ""
     return f"{finding.verdict}{f': {cause.phrase}' if cause else ''}{wrong}"
 

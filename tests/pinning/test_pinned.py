@@ -200,8 +200,6 @@ LOADER = {"num_workers": 2, "batch_size": 2, "pin_memory": True}
 
 @pytest.fixture(name="judge")
 def _judge(folder, reference):
-    """A function that runs a trial with the faults, and returns the outcome and its judgement."""
-
     def judge(*faults, **options):
         loader = {**LOADER, **options}
         outcome = run_trial(lambda: Records(folder), *faults, loader=loader, deadline=30.0)
@@ -252,8 +250,6 @@ def test_worker_that_hangs_is_ended_by_the_timeout(accelerator, judge):
 
 
 class Frozen(Mapping):
-    """A mapping that cannot be made of another one."""
-
     def __init__(self, *, image):
         self._image = image
 

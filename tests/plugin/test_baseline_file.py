@@ -38,7 +38,6 @@ def _write(suite, entries):
 
 
 def _read(suite):
-    """The entries of the file, which is written for people to edit."""
     text = (suite.path / "baseline.json").read_text()
     entries = json.loads(text)
     assert text == json.dumps(entries, indent=2, sort_keys=True) + "\n"

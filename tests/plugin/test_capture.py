@@ -100,7 +100,6 @@ INHERITED = {
 
 
 def _run(suite, inherited: str, *arguments: str) -> tuple[int, str]:
-    """The exit status of pytest in *suite*, and what it printed."""
     command = [sys.executable, "-c", START.format(inherited)]
     command += [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *arguments]
     environment = os.environ.copy()

@@ -132,7 +132,6 @@ def test_too_late_is_refused(read_errors, truncated_files, records):
 
 
 def _fail_and_forget(records) -> None:
-    """A loop that fails, of which nothing is kept."""
     with pytest.raises(OSError, match="Errno 5"):
         list(_loader(records))
 

@@ -67,7 +67,6 @@ ITEMS = {
 
 
 def _collected(result) -> dict[str, list[str]]:
-    """The parameters of the items of each test."""
     lines = [line for line in result.outlines if "::" in line and " " not in line]
     items: dict[str, list[str]] = {}
     for line in lines:
@@ -256,7 +255,6 @@ def test_a_report_does_not_overwrite_the_baseline(light_suite):
 
 
 def _words(result) -> str:
-    """The output with its line breaks undone."""
     return " ".join(result.stdout.str().split())
 
 

@@ -76,7 +76,6 @@ STOPPED = "the main process (pid N), which iterates the loader, was stopped (SIG
 
 @pytest.fixture(scope="module")
 def ran(run_suite):
-    """A run of all of them."""
     return run_suite(DATASETS, "-rs", "--tb=long", REPORT)
 
 
@@ -206,7 +205,6 @@ SKIPPED = "not run, because the test failed before its check"
 
 @pytest.fixture(name="mistakes", scope="module")
 def _mistakes(run_suite):
-    """A run of all of them."""
     return run_suite(MISTAKES, "-rs", REPORT)
 
 

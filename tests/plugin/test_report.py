@@ -130,7 +130,6 @@ COULD_NOT = "could not be run (see the error above)"
 
 @pytest.fixture(name="ran", scope="module")
 def _ran(run_suite):
-    """The folder of a run with all reports, and what it printed, in full as in CI."""
     names = ["r.json", "out/r.md", "r.html"]
     options = [f"--dataloader-faults-report={name}" for name in names]
     return run_suite(SUITE, "-vv", "--durations=2", "--junitxml=j.xml", *options)

@@ -50,7 +50,6 @@ pythonpath = src
 
 @pytest.fixture(name="project")
 def _project(tmp_path, monkeypatch):
-    """A project with a package, data, a configuration, and a test that would fail."""
     folder = tmp_path / "project"
     write_records(folder / "data/train")
     for name, text in FILES.items():
@@ -65,7 +64,6 @@ def _project(tmp_path, monkeypatch):
 
 
 def _run(project, *arguments):
-    """Run the command, and require that nothing is left."""
     files = sorted([*project.rglob("*"), *project.parent.glob("temporary/*")])
     result = run_command_forked(project, project.parent, "run", *arguments)
     assert sorted([*project.rglob("*"), *project.parent.glob("temporary/*")]) == files

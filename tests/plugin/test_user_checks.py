@@ -76,7 +76,6 @@ def _check(name, plan, options):
 
 @pytest.fixture(name="ran", scope="module")
 def _ran(run_suite):
-    """The folder and the output of one run of all checks."""
     checks = {**GOOD, **NAMED_BAD, **SKIPPED}
     returned = ", ".join(_check(name, *arguments) for name, arguments in checks.items())
     only = f"--dataloader-faults-only={','.join(checks)}"

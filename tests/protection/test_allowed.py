@@ -40,8 +40,6 @@ INDEX = "index.txt"
 
 
 def on(name, use, *arguments):
-    """A deed that calls *use* with the path of that file."""
-
     def do(folder):
         use(folder / name, *arguments)
 
@@ -328,7 +326,6 @@ def write_at_start(path):
 
 
 def rewrite(path):
-    """Write what is there."""
     with open(path, "r+b", buffering=0) as file:
         first_byte = file.read(1)
         os.pwrite(file.fileno(), first_byte, 0)

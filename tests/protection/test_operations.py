@@ -37,8 +37,6 @@ NEW = b"another content"
 
 
 def in_folder(use):
-    """A deed that calls *use* with the name of the victim, and a descriptor of its folder."""
-
     def do(folder):
         fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
         try:
@@ -62,7 +60,6 @@ def in_current_folder(use):
 
 
 def victim(use, name=VICTIM):
-    """A deed that calls *use* with the path of one file."""
     return lambda folder: use(folder / name)
 
 
@@ -165,7 +162,6 @@ def empty(path):
 
 
 def by_own_descriptor(fd):
-    """Open the same file again, by the link in /proc."""
     empty(f"/proc/self/fd/{fd}")
 
 
@@ -189,7 +185,6 @@ def in_a_thread(path):
 
 
 def print_over(path):
-    """A program that has the file as its standard output."""
     with open(path, "r+b") as file:
         run("echo", "hello", stdout=file)
 

@@ -27,8 +27,6 @@ pytestmark = pytest.mark.usefixtures("engine")
 
 
 class InOneFile(Dataset[Any]):
-    """Has all records in one file, which each process opens for its first sample."""
-
     name = ""
 
     def __init__(self, folder):
@@ -95,8 +93,6 @@ sys.stdin.read()
 
 
 class Indexes(Records):
-    """Writes an index whenever it is created."""
-
     def __init__(self, folder):
         super().__init__(folder)
         names = [path.name for path in self.paths]
@@ -105,7 +101,6 @@ class Indexes(Records):
 
 @pytest.fixture(name="containers")
 def _containers(tmp_path):
-    """The records in each format, with a connection to the database."""
     folder = tmp_path / "containers"
     folder.mkdir()
     with (

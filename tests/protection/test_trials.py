@@ -97,7 +97,6 @@ def test_nothing_is_lost(row, records, log):
 
 
 def of_refusal(fault, *, is_read=True, change=Change.UNLINK, **facts):
-    """An outcome in which *fault* fired, and then that *change* was refused."""
     refusal = Refusal("/data/a.rec", change, change.value, 0, is_read)
     return revised(ordinary(stream("d0"), fired(fault)), notes=(refusal,), **facts)
 
@@ -152,7 +151,6 @@ def test_a_copy_may_be_destroyed(records, log):
 
 @pytest.fixture(name="outside")
 def _outside():
-    """Records that are not in pytest's own folder for temporary files."""
     folder = Path(tempfile.mkdtemp(dir="/var/tmp"))
     yield write_records(folder / "records")
     shutil.rmtree(folder)
@@ -181,7 +179,6 @@ def test_tests_may_move_what_is_in_their_temporary_folders(records, log):
 
 @pytest.fixture(name="cache")
 def _cache(tmp_path):
-    """A folder that does not belong to the trial, with a file from before."""
     folder = tmp_path / "cache"
     folder.mkdir()
     (folder / "old.bin").write_bytes(CONTENT)

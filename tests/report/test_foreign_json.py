@@ -26,7 +26,6 @@ SMALL = Report(
 
 
 def _changed(*path, value):
-    """SMALL as plain data, with another value at *path*."""
     data = json.loads(files.as_json(SMALL))
     part = data
     for step in path[:-1]:
@@ -136,7 +135,6 @@ WHOLE = files.as_json(MIXED)
 
 @pytest.fixture(name="report")
 def _report(tmp_path):
-    """The path of a report in JSON."""
     path = tmp_path / "report.json"
     files.write(MIXED, str(path))
     return path

@@ -13,8 +13,6 @@ from support.reports import EVERYTHING, HOSTILE_MARKUP, events, failed, item, la
 
 
 class _Read(html.parser.HTMLParser):
-    """The elements, attributes and texts of a page."""
-
     def __init__(self, text):
         super().__init__()
         self.elements, self.attributes, self.texts = Counter(), [], []

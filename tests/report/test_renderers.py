@@ -235,7 +235,6 @@ def test_a_path_may_have_an_equals_sign(merge, tmp_path):
 
 
 def test_no_report_is_an_error(merge, capsys):
-    """An empty report would be green."""
     with pytest.raises(SystemExit):
         merge({})
     assert "the following arguments are required: [LABEL=]REPORT.json" in capsys.readouterr().err

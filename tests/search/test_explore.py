@@ -273,8 +273,6 @@ def test_what_cannot_be_imported_is_said_in_the_printed_test(records):
 
 
 class Idle:
-    """A callable object, which has no name."""
-
     def __call__(self, worker):
         """Do nothing."""
 

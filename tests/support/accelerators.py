@@ -35,7 +35,6 @@ def pretend(put: Callable[[Any, str, Any], None] = setattr) -> None:
 
 @contextlib.contextmanager
 def stand_in(patch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Have pytest's own process pretend, and all that it forks."""
     pretend(functools.partial(patch.setattr, raising=False))
     missing_accelerator.cache_clear()
     try:

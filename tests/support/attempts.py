@@ -45,7 +45,6 @@ def attempt(
 
 
 def list_by_descriptor(folder: Any) -> list[str]:
-    """The names in the folder, by its descriptor."""
     fd = os.open(folder, os.O_RDONLY)
     try:
         assert os.listdir(fd) == os.listdir(fd)  # The second one rewinds it.

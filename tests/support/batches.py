@@ -29,8 +29,6 @@ class ForgetsItself(Batch):
 
 
 class CannotBePinned(Batch):
-    """Fails while it is pinned."""
-
     def pin_memory(self) -> Any:
         raise RuntimeError("no page can be locked")
 
@@ -43,8 +41,6 @@ class CannotBeLoaded(Batch):
 
 
 class HangsPinning(Batch):
-    """Is never pinned to its end."""
-
     def pin_memory(self) -> Any:
         threading.Event().wait()
 

@@ -22,7 +22,6 @@ _libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ct
 
 
 def write_pack(path: Path) -> Path:
-    """A file of COUNT records, each with different content."""
     path.write_bytes(b"".join(bytes([number]) * SIZE for number in range(COUNT)))
     return path
 
@@ -49,7 +48,6 @@ class Checked(Whole):
     """Compares the size of the file with that of the records."""
 
     def read(self) -> bytes:
-        """The content of the file, if it is as long as it must be."""
         size = os.path.getsize(self.path)
         if size != COUNT * SIZE:
             message = f"{self.path}: {size} bytes, expected {COUNT * SIZE}"
@@ -58,8 +56,6 @@ class Checked(Whole):
 
 
 class Mapped(Whole):
-    """Maps the file."""
-
     def read(self) -> Any:
         with self.path.open("rb") as file:
             return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
@@ -78,8 +74,6 @@ class MappedAsLong(Mapped):
 
 
 class InThread(Whole):
-    """Reads the file in its own thread."""
-
     def read(self) -> bytes:
         contents: list[bytes] = []
         thread = threading.Thread(target=lambda: contents.append(self.path.read_bytes()))
@@ -90,8 +84,6 @@ class InThread(Whole):
 
 
 class InProgram(Whole):
-    """Has another program read the file."""
-
     def read(self) -> bytes:
         code = "import sys; sys.stdout.buffer.write(open(sys.argv[1], 'rb').read())"
         command = [sys.executable, "-c", code, str(self.path)]
@@ -113,8 +105,6 @@ class InWorker(Checked):
 
 
 class ThreadOfWorker(InWorker):
-    """Opens it in a thread of the worker."""
-
     def read(self) -> bytes:
         return InThread.read(self)  # type: ignore[arg-type]
 

@@ -5,5 +5,4 @@ from pytest_dataloader_faults.outcomes.error_text import Occurrence, explains_fa
 
 
 def explains(text: str, fault: Fault, path: str | None, call: str) -> bool:
-    """Whether *text* explains *fault*, which happened to *path* in *call*."""
     return explains_fault(text, [Occurrence(fault, path, call)])

@@ -39,12 +39,10 @@ def decode(data: bytes, where: object) -> torch.Tensor:
 
 
 def zeros() -> torch.Tensor:
-    """A record that nobody has read."""
     return torch.zeros(SIZE, dtype=torch.uint8)
 
 
 def shard(count: int) -> range:
-    """The numbers below *count* that are those of this worker."""
     info = get_worker_info()
     return range(info.id, count, info.num_workers) if info else range(count)
 
@@ -76,8 +74,6 @@ class Substitutes:
 
 
 class RecordStream(IterableDataset[Any]):
-    """The same, sharded over the workers."""
-
     def __init__(self, folder: Path) -> None:
         self.records = Records(folder)
 
@@ -99,13 +95,10 @@ class CopiedRecords(Records):
 
 
 class CopiedRecordStream(RecordStream):
-    """The same, sharded over the workers."""
-
     def __init__(self, folder: Path, copies: Path) -> None:
         super().__init__(folder)
         self.records = CopiedRecords(folder, copies)
 
 
 def joined(samples: list[Any]) -> torch.Tensor:
-    """A collate function whose batches cannot be split into samples again."""
     return torch.cat([each for each, _ in samples])

@@ -40,7 +40,6 @@ class Log:
 
 
 def destroy(folder: Path, log: Log, path: Path | None = None) -> None:
-    """Remove *path*, and all of *folder*."""
     if path is not None:
         log.add(answer_of(os.remove, path))
     log.add(answer_of(shutil.rmtree, folder))
@@ -68,7 +67,6 @@ class Deletes(Records):
             raise
 
     def load(self, index: int) -> Any:
-        """The record, if it is what ``write_records`` has written."""
         bytearray(1 << 26)  # malloc(3) always gets so much from the kernel, so it can fail.
         data, _ = super().__getitem__(index)
         if data.tolist() != list(range(data[0], data[0] + len(data))):

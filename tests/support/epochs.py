@@ -20,7 +20,6 @@ reserves_shared_memory = pytest.mark.skipif(
 
 @contextlib.contextmanager
 def shares_memory_by(strategy: str) -> Iterator[None]:
-    """Have torch share the memory of tensors by this *strategy*."""
     earlier_strategy = torch.multiprocessing.get_sharing_strategy()
     torch.multiprocessing.set_sharing_strategy(strategy)
     try:
@@ -39,14 +38,12 @@ class Epoch:
 
     @property
     def text(self) -> str:
-        """The error's message and its cause's; empty without an error."""
         if self.error is None:
             return ""
         return f"{type(self.error).__name__}: {self.error}\n{self.error.__cause__ or ''}"
 
     @property
     def signals(self) -> set[int]:
-        """The signals that ended workers."""
         return {-code for code in self.exit_codes if code and code < 0}
 
 
@@ -84,7 +81,6 @@ def take_before_hang(iterator: Any, injection: Any, count: int, patience: float 
 
 
 def _fetches(injection: Any, pid: int) -> int:
-    """How many batches the worker with that pid has started."""
     return sum(each.fetches for each in injection.workers if each.pid == pid)
 
 

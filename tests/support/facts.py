@@ -37,13 +37,11 @@ KILLED = WorkerKilled()
 def batch_of(
     keys: tuple[int, ...] | None, digests: Iterable[str], worker: int | None = None
 ) -> Batch:
-    """A batch of samples with these digests."""
     samples = tuple(map(Sample, digests))
     return Batch(keys, samples, "+".join(digests), worker)
 
 
 def whole_batch(keys: tuple[int, ...], digest: str) -> Batch:
-    """A batch that cannot be split."""
     return Batch(keys, (Sample(digest),), digest, is_whole=True)
 
 
@@ -73,7 +71,6 @@ def stream(*batches: str, error: Raised | None = None) -> Pass:
 
 
 def raised(kind: str, message: str) -> Raised:
-    """An exception as it is printed."""
     frame = 'Traceback (most recent call last):\n  File "x.py", line 1, in f\n    read(path)\n'
     return Raised(kind, message, f"{frame}{kind}: {message}\n")
 
@@ -99,7 +96,6 @@ def unfired(fault: Fault) -> tuple[FaultFacts, ...]:
 def moment(
     stage: Stage, descriptors: dict[str, str] | None = None, processes: dict[str, str] | None = None
 ) -> Resources:
-    """What was open and what ran."""
     return Resources(stage, descriptors or {}, processes or {})
 
 
@@ -189,7 +185,6 @@ def _with_passes(
 
 
 def of_map(*batches: tuple[int, ...], **facts) -> Pass:
-    """A pass over a map-style dataset, in which each sample is correct."""
     deliveries = tuple(batch_of(each, tuple(f"d{index}" for index in each)) for each in batches)
     return replace(Pass(EPOCH_1, batches, deliveries, complete=True), **facts)
 
@@ -218,7 +213,6 @@ def _as_rank(outcome: Outcome, number: int, epochs: int) -> Outcome:
 
 
 def changed(outcome: Outcome, number: int, **facts) -> Outcome:
-    """*outcome* with other facts of that rank."""
     ranks = list(outcome.ranks)
     ranks[number] = revised(ranks[number], **facts)
     return replace(ranks[outcome.request.rank or 0], ranks=tuple(ranks))

@@ -27,7 +27,6 @@ def write_fake_records(files: Any) -> str:
 
 
 def by_path(path: str) -> bytes:
-    """Through pathlib, in text."""
     return Path(path).read_text(encoding="latin-1").encode("latin-1")
 
 
@@ -73,8 +72,6 @@ def by_look(path: str) -> bytes:
 
 
 class FakeRecords(Dataset[Any]):
-    """One sample per file, its length checked."""
-
     def __init__(self, folder: str = FOLDER, read: Callable[[str], bytes] = builtin_open) -> None:
         self.paths = sorted(os.path.join(folder, name) for name in os.listdir(folder))
         self.read = read

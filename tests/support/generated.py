@@ -121,7 +121,6 @@ ARGUMENTS: dict[type[faults.Fault], dict[str, st.SearchStrategy[Any]]] = {
 
 
 def any_fault() -> st.SearchStrategy[faults.Fault]:
-    """Any fault, with any of its arguments given."""
     return st.one_of(
         st.fixed_dictionaries({}, optional=arguments).map(
             lambda keywords, kind=kind: kind(**keywords)

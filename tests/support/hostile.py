@@ -42,15 +42,11 @@ class Zeros(_Files):
 
 
 class Raises(_Files):
-    """Raises an error that hides its cause."""
-
     def _substitute(self, path: Path) -> Any:
         raise RuntimeError(TEXT) from None
 
 
 class FailsAtOnce(_Files):
-    """Cannot be made."""
-
     def __init__(self, folder: Path) -> None:
         raise ValueError(f"{folder} {TEXT}")
 

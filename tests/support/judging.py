@@ -8,5 +8,4 @@ from pytest_dataloader_faults.outcomes.judge import judge
 def judge_trial(
     outcome: Outcome, reference: Reference, contract: Contract | None = None
 ) -> Finding:
-    """The verdict on *outcome*, under the default contract unless another one is passed."""
     return judge(outcome, reference, contract or Contract())

@@ -148,7 +148,6 @@ def _layout(struct: str, form: str, fields: Sequence[str]) -> dict[str, int]:
 
 
 def compile_values(expressions: Sequence[str], compiler: Sequence[str]) -> dict[str, int]:
-    """The value of each C expression, without those whose macro the headers do not have."""
     command = [*compiler, "-x", "c", "-S", "-o", "-", "-"]
     code = "\n".join(_program(expressions))
     process = subprocess.run(command, input=code, capture_output=True, text=True, check=False)

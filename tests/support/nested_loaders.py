@@ -11,8 +11,6 @@ from support.datasets import Records
 
 
 class Pairs(Records):
-    """A loader for each sample: healthy."""
-
     workers = 0
 
     def __getitem__(self, index: int) -> Any:

@@ -71,7 +71,6 @@ class ByHttp(Dataset[torch.Tensor]):
 
 
 def content_of_sample(answer: requests.Response) -> bytes:
-    """The content of *answer*, which must have the size of a sample."""
     answer.raise_for_status()
     if len(answer.content) != SIZE:
         message = f"{answer.url}: {len(answer.content)} bytes instead of {SIZE}"
@@ -80,15 +79,11 @@ def content_of_sample(answer: requests.Response) -> bytes:
 
 
 class ByRequests(ByHttp):
-    """By requests, with a connection for each."""
-
     def read(self, url: str) -> bytes:
         return content_of_sample(requests.get(url, timeout=self.limit))
 
 
 class ZerosOnError(ByRequests):
-    """Takes zeros for what it could not get."""
-
     def read(self, url: str) -> bytes:
         try:
             return super().read(url)
@@ -155,7 +150,6 @@ class UnderLock(ByConnection):
 
 
 def answer_squares(connection: socket.socket) -> None:
-    """Return the square of each number, in the order of the requests."""
     while data := connection.recv(_FRAME, socket.MSG_WAITALL):
         connection.sendall(b"%8d" % (int(data) ** 2))
 

@@ -16,8 +16,6 @@ def sample(index: Any) -> torch.Tensor:
 
 
 class Plain(Dataset[Any]):
-    """A dataset as it should be."""
-
     def __len__(self) -> int:
         return COUNT
 
@@ -68,22 +66,16 @@ class LyingList(list[Any]):
 
 
 class LyingDict(dict[Any, Any]):
-    """The same of a dict."""
-
     __len__, __getitem__, __iter__ = LyingList.__len__, LyingList.__getitem__, LyingList.__iter__
     items = keys = values = LyingList.__iter__
 
 
 class Stream(IterableDataset[Any]):
-    """A stream that is shared among workers."""
-
     def __iter__(self) -> Any:
         return map(sample, shard(COUNT))
 
 
 class StrictStream(Stream):
-    """Raises where anything is read that torch does not read."""
-
     def __getattribute__(self, name: str) -> Any:
         if name not in _ASKED_BY_TORCH - {"__getitems__"}:
             message = f"nobody reads {name}"

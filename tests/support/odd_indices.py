@@ -13,8 +13,6 @@ from torch.utils.data import Dataset
 
 @dataclass(frozen=True)
 class Window:
-    """A part of a recording."""
-
     start: int
     length: int = 4
 
@@ -48,8 +46,6 @@ class Sized(int):
 
 
 class Split(enum.Enum):
-    """Names of parts."""
-
     TRAIN = 1
     TEST = 2
 
@@ -90,7 +86,6 @@ def mixed(count: int, *kinds: str) -> list[Any]:
 
 
 def number_of(index: Any) -> int:
-    """A number that distinguishes *index* from others."""
     if isinstance(index, (np.ndarray, np.generic, torch.Tensor)):
         return number_of(index.tolist())
     if isinstance(index, Cut):

@@ -33,8 +33,6 @@ _MODULES_OF_UNIX = ("fcntl", "grp", "pwd", "resource", "termios")
 
 
 class _Library(ctypes.CDLL):
-    """A C library without the calls that only Linux has."""
-
     def __getattr__(self, name):
         if name in ("prctl", "process_vm_readv", "process_vm_writev"):
             raise AttributeError(f"dlsym(RTLD_DEFAULT, {name}): symbol not found")

@@ -115,8 +115,6 @@ class OwnBatches(IterableDataset[Any]):
 
 
 class ShuffledBatches(OwnBatches):
-    """Fills them in another order each time, as after webdataset's ``shuffle``: healthy."""
-
     def _arrange(self, samples: list[Any]) -> None:
         random.Random().shuffle(samples)  # It need not be safe.
 

@@ -92,6 +92,5 @@ def _output_of(
 
 
 def _run_as_new(entry: Entry, arguments: list[str]) -> int:
-    """Run *entry* where no start method is set, as in a new interpreter."""
     multiprocessing.set_start_method(None, force=True)
     return entry(arguments)

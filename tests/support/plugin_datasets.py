@@ -36,8 +36,6 @@ class ZerosOnce(Records):
 
 
 class Chatty(Records):
-    """Prints, warns and logs with each sample."""
-
     def __getitem__(self, index: int) -> Any:
         print("LEAK on stdout")  # noqa: T201  # this is what it is for
         print("LEAK on stderr", file=sys.stderr)  # noqa: T201
@@ -46,8 +44,6 @@ class Chatty(Records):
 
 
 class Numbers(torch.utils.data.Dataset[Any]):
-    """Reads no file at all."""
-
     def __len__(self) -> int:
         return 16
 

@@ -98,7 +98,6 @@ def check(result: int) -> int:
 
 
 def run(*command: object, **options: Any) -> None:
-    """Run a command; ChildProcessError with what it printed, if it failed or printed anything."""
     options = {"stdout": subprocess.PIPE, "text": True, **options}
     process = subprocess.run(
         list(map(str, command)), stderr=subprocess.PIPE, check=False, **options

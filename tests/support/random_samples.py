@@ -39,8 +39,6 @@ class Jittered(Records):
 
 
 class JitteredZeros(Substitutes, Jittered):
-    """Gives zeros for what it cannot read."""
-
     errors = (OSError,)
 
     def substitute(self, index: int, _error: Exception) -> Any:
@@ -62,8 +60,6 @@ class Timed(Records):
 
 
 class TimedOther(Substitutes, Timed):
-    """Returns another sample instead of one that cannot be read."""
-
     def substitute(self, index: int, _error: Exception) -> Any:
         return Timed.__getitem__(self, (index + 1) % len(self))
 

@@ -8,13 +8,11 @@ from pytest_dataloader_faults import CheckResult, check_dataset
 
 
 def result_of(make_dataset: Any, check: str, **options: Any) -> CheckResult:
-    """The result of one check."""
     (result,) = check_dataset(make_dataset, only=check, on_fail=None, **options)
     return result
 
 
 def failure_of(make_dataset: Any, check: str, **options: Any) -> CheckResult:
-    """The result of a check that fails."""
     (result,) = failures_of(make_dataset, [check], **options)
     return result
 

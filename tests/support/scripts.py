@@ -11,7 +11,6 @@ ROOT = Path(__file__).resolve().parents[2]
 
 @functools.cache
 def load_script(path: str) -> ModuleType:
-    """The script at *path* below the repository's root."""
     spec = importlib.util.spec_from_file_location(f"script_{Path(path).stem}", ROOT / path)
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module  # Its dataclasses look themselves up there.

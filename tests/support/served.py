@@ -44,8 +44,6 @@ class LeavesAProcess(Records):
 
 
 class KeepsFile(Records):
-    """Has a file open, which cannot be pickled."""
-
     def __init__(self, folder):
         super().__init__(folder)
         self.file = self.paths[0].open("rb")

@@ -105,6 +105,5 @@ def read_all(connection: socket.socket, size: int = 1 << 16) -> bytes:
 
 
 def path_of(address: tuple[Any, ...]) -> str:
-    """The path that a connection to *address* has for globs."""
     host, port = address[:2]
     return f"tcp://[{host}]:{port}" if ":" in host else f"tcp://{host}:{port}"

@@ -13,8 +13,6 @@ from support.datasets import COUNT, SIZE, Records, RecordStream, Substitutes, de
 
 
 class Packed(Records):
-    """All records in one file, opened for each sample: healthy."""
-
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)
         self.pack = folder.parent / "all.pack"
@@ -27,8 +25,6 @@ class Packed(Records):
 
 
 class SharedHandle(Packed):
-    """Opens the pack in ``__init__``: forked workers share its offset."""
-
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)
         self.handle = open(self.pack, "rb", buffering=0)
@@ -39,8 +35,6 @@ class SharedHandle(Packed):
 
 
 class GivesZeros(Substitutes, Records):
-    """Gives zeros for *errors*."""
-
     def substitute(self, index: int, _error: Exception) -> Any:
         return zeros(), index
 
@@ -50,8 +44,6 @@ class ZerosOnError(GivesZeros):
 
 
 class BadSample(Substitutes, Records):
-    """Replaces each error by one that says nothing."""
-
     def substitute(self, _index: int, _error: Exception) -> Any:
         raise RuntimeError("bad sample") from None
 

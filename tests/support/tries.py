@@ -37,8 +37,6 @@ class Try(NamedTuple):
 
 
 class Reads(Dataset[Any]):
-    """Sample *i* is what ``read(sources[i])`` returns."""
-
     def __init__(self, sources: list[Any], read: Callable[[Any], Any]) -> None:
         self.sources = sources
         self.read = read
@@ -77,8 +75,6 @@ def _allocate_forever() -> None:
 
 
 def with_descriptor(use: Callable[[int], Any]) -> Callable[[Any], Any]:
-    """What *use* returns of the descriptor."""
-
     def read(path: Any) -> Any:
         fd = os.open(path, os.O_RDONLY)
         try:
@@ -306,7 +302,6 @@ def child_elsewhere(path: str) -> bytes:
 
 
 def child_of_descriptor(path: str) -> bytes:
-    """The worker opens it, a fork reads it."""
     with open(path, "rb", buffering=0) as file:
         return in_a_child(file.read)
 

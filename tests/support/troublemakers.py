@@ -181,7 +181,6 @@ def start_daemon() -> None:
 
 
 def take_every_descriptor() -> list[int]:
-    """Open files until all descriptors are in use, and keep them."""
     descriptors = []
     try:
         while True:
@@ -191,7 +190,6 @@ def take_every_descriptor() -> list[int]:
 
 
 def close_standard_streams() -> None:
-    """What a careless daemon does."""
     for number in range(3):
         os.close(number)
 
@@ -216,7 +214,6 @@ def supervisor() -> psutil.Process:
 
 
 def fork_server() -> psutil.Process:
-    """What has started this worker."""
     server = psutil.Process().parent()
     assert server is not None
     return server

@@ -63,7 +63,6 @@ class Traces:
 
 
 def processes_in(folder: Path) -> list[int]:
-    """The processes whose current folder is *folder*."""
     running = []
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error):
@@ -77,7 +76,6 @@ def _is_shared(trace: str) -> bool:
 
 
 def _mapped_by_others(home: Path) -> str:
-    """The mappings of all processes but those of the test."""
     ours = {os.getpid(), *processes_in(home)}
     texts = []
     for pid in set(psutil.pids()) - ours:

@@ -27,22 +27,16 @@ from support.troublemakers import Trouble
 
 
 class Empty(Records):
-    """Has no sample."""
-
     def __init__(self) -> None:
         self.paths = []
 
 
 class EmptyStream(IterableDataset[Any]):
-    """Ends at once."""
-
     def __iter__(self) -> Any:
         return iter(())
 
 
 class LengthLess:
-    """Map-style without ``__len__``."""
-
     def __getitem__(self, index: int) -> Any:
         return index
 
@@ -58,8 +52,6 @@ class Prefetching:
 
 
 class Sized(Records):
-    """Has a length that cannot be told."""
-
     def __init__(self, error: BaseException) -> None:
         self.error = error
 
@@ -68,8 +60,6 @@ class Sized(Records):
 
 
 class Samples(Dataset[Any]):
-    """Gives what it is told to."""
-
     def __init__(self, make: Callable[[int], Any]) -> None:
         self.make = make
 
@@ -81,23 +71,17 @@ class Samples(Dataset[Any]):
 
 
 class FailingStream(IterableDataset[Any]):
-    """Gives a sample and fails."""
-
     def __iter__(self) -> Any:
         yield torch.zeros(1)
         raise LookupError("no such record")
 
 
 class FailingSampler:
-    """Fails with its first index."""
-
     def __iter__(self) -> Any:
         raise LookupError("no such index")
 
 
 class Silent(IterableDataset[Any]):
-    """Never gives a sample."""
-
     def __iter__(self) -> Any:
         threading.Event().wait()
         yield torch.zeros(1)
@@ -113,7 +97,6 @@ def test_an_error_within_a_library():
 
 
 def _fails(_: int) -> Any:
-    """Fails here."""
     raise LookupError("no such sample")
 
 

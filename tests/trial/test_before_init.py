@@ -165,8 +165,6 @@ def test_the_recovery_is_made_by_another_process(pack, tmp_path):
 
 
 class OfWorkers(InWorker):
-    """Refuses to be read elsewhere."""
-
     def __getitem__(self, index):
         if torch.utils.data.get_worker_info() is None:
             message = "in workers only"

@@ -291,12 +291,10 @@ MANY = range(1000)
 
 
 def sampled(loader):
-    """The batches of indices that *loader* draws."""
     return [list(each.indices) for each in draws_of(loader)]
 
 
 def drawn(loader, limit=16):
-    """The same, under a budget."""
     limit_samples(loader, limit)
     return sampled(loader)
 

@@ -44,13 +44,11 @@ def close_all() -> None:
 
 
 def close_ours(pattern: str) -> None:
-    """Close the descriptors of this process whose link matches *pattern*."""
     for number in open_here(pattern):
         os.close(number)
 
 
 def open_here(pattern: str) -> list[int]:
-    """The descriptors of this process whose link matches *pattern*."""
     links = proc.descriptor_links().items()
     return [int(number) for number, link in links if re.search(pattern, link)]
 
@@ -64,8 +62,6 @@ def close_sockets() -> None:
 
 
 class Hanging(Closing):
-    """Hangs in a worker, or in the main process without workers."""
-
     def __getitem__(self, index: int) -> Any:
         signal.pause()
 

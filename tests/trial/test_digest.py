@@ -56,7 +56,6 @@ class NoIteration(MutableMapping[str, Any]):
 
 
 def digest(value: Any) -> str:
-    """The fingerprint of *value* in 24 hexadecimal digits; TypeError if it has none."""
     return digest_of(take_apart(value))
 
 
@@ -72,16 +71,12 @@ Point = namedtuple("Point", "x y")  # noqa: PYI024  # what collate functions mak
 
 @dataclass
 class Box:
-    """A sample of somebody's own."""
-
     corner: torch.Tensor
     label: str
 
 
 @dataclass
 class Unset:
-    """Has a field that nobody has set."""
-
     label: str
     corner: torch.Tensor = field(init=False)
 
@@ -258,7 +253,6 @@ def test_what_is_no_batch_of_so_many_is_not_split(batch):
 
 
 def _at(value):
-    """Each part by its path."""
     return {part.path: part for part in take_apart(value)}
 
 

@@ -46,13 +46,11 @@ def _reason() -> str:
 
 @pytest.fixture(name="mounts")
 def _mounts():
-    """Skip, with the reason, where nobody may mount."""
     if _reason():
         pytest.skip(f"this needs a file system of its own: {_reason()}")
 
 
 def _refusal(traceback: str) -> str:
-    """The text of the refusal that ended a body, as its *traceback* shows it."""
     match = re.search(r"UnusableEnvironmentError: (.*)", traceback)
     return match[1] if match else f"no refusal, but: {traceback[-600:]}"
 
@@ -202,14 +200,12 @@ ODD = os.fsdecode(b"caf\xe9.bin")
 
 
 def _facts(path):
-    """What of a file would tell that something was done to it."""
     status = os.lstat(path)
     content = Path(path).read_bytes() if stat.S_ISREG(status.st_mode) else b""
     return status.st_mode, status.st_mtime_ns, status.st_nlink, hashlib.sha256(content).hexdigest()
 
 
 def _folder_facts(folder):
-    """The facts of a folder, and of all that is in it, by relative names."""
     inside = (os.path.join(at, name) for at, *names in os.walk(folder) for name in chain(*names))
     return {os.path.relpath(path, folder): _facts(path) for path in [folder, *inside]}
 
@@ -274,7 +270,6 @@ def test_links_are_replaced_by_what_they_lead_to(data):
 
 @contextlib.contextmanager
 def _link(path, target):
-    """A link for a while, after which the folder that it is in is as before."""
     status = os.stat(path.parent)
     path.symlink_to(target)
     try:

@@ -126,7 +126,6 @@ def _interrupt():
 
 
 def _once(action, note):
-    """Do *action*, unless that file is there."""
     if not note.exists():
         note.touch()
         action()
@@ -228,7 +227,6 @@ pytestmark = pytest.mark.usefixtures("engine")
 
 
 def _broken() -> Any:
-    """A function of the package that has a bug."""
     names: dict[str, Any] = {}
     exec(compile("def broken(*args): [][0]", driver.__file__, "exec"), names)  # noqa: S102
     return names["broken"]

@@ -66,7 +66,6 @@ def _journal():
 
 
 def _in_a_child(action) -> int:
-    """How a child process that does *action* ended."""
     child = fork()
     if not child:
         try:

@@ -153,8 +153,6 @@ def _recover(make_dataset, fault, loader=LOADER):
 
 
 class OnlyInWorkers(Records):
-    """Another process cannot read it."""
-
     def __getitem__(self, index):
         if get_worker_info() is None:
             raise RuntimeError("not in a worker")
@@ -162,8 +160,6 @@ class OnlyInWorkers(Records):
 
 
 class DiesElsewhere(Records):
-    """Another process does not survive it."""
-
     def __getitem__(self, index):
         if get_worker_info() is None:
             os.kill(os.getpid(), signal.SIGKILL)
@@ -171,8 +167,6 @@ class DiesElsewhere(Records):
 
 
 class KeepsFile(Records):
-    """Opens a file once per process, and keeps it open."""
-
     file = None
 
     def __getitem__(self, index):

@@ -39,8 +39,6 @@ DEADLINE = 3.0
 
 
 class OnError(Records):
-    """Does *action* with the path of what it cannot read, and then raises."""
-
     def __init__(self, folder, action):
         super().__init__(folder)
         self.action = action
@@ -115,8 +113,6 @@ ONE_WORKER = {"num_workers": 1}
 
 
 class OnOneCore(Records):
-    """Does *action* with its first sample, on one core."""
-
     def __init__(self, folder, core, action):
         super().__init__(folder)
         self.core, self.action = core, action

@@ -46,7 +46,6 @@ ADVICE = "let this one fork them as well: loader={'multiprocessing_context': 'fo
 
 @pytest.fixture(name="default")
 def _default():
-    """Another default of multiprocessing while the test runs."""
     method = multiprocessing.get_start_method(allow_none=True)
     multiprocessing.set_start_method("forkserver", force=True)
     yield

@@ -82,7 +82,6 @@ USED_FOR_MORE = ("clone", "prctl")
 
 
 def decide(code: bytes, number: int, architecture: int, arguments: tuple[int, ...]) -> Return:
-    """Run the program on a struct seccomp_data."""
     padded = (*arguments, *[0] * (6 - len(arguments)))
     data = struct.pack("=iIQ6Q", number, architecture, 0, *padded)
     instructions = list(struct.iter_unpack("=HBBI", code))

@@ -195,7 +195,6 @@ def test_what_the_kernel_refuses(path):
 
 @pytest.fixture(name="unlinked_file")
 def _unlinked_file(tmp_path):
-    """A file that is open, mapped, and unlinked."""
     path = tmp_path / "gone.rec"
     path.write_bytes(CONTENT)
     with open(path, "rb") as file:
@@ -238,7 +237,6 @@ def _faulted_path(path):
 
 
 def _open_at(address):
-    """Open the path that is at *address*; "" or the error."""
     fd = libc.open(address, os.O_RDONLY)
     if fd < 0:
         return os.strerror(ctypes.get_errno())

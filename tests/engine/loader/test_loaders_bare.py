@@ -90,7 +90,6 @@ ORDERED = {
 
 
 def to_plain(batch):
-    """*batch* as something that can be compared."""
     if isinstance(batch, torch.Tensor):
         return str(batch.dtype), batch.tolist()
     if isinstance(batch, (list, tuple)):
@@ -99,7 +98,6 @@ def to_plain(batch):
 
 
 def epochs(loader, count=2):
-    """What comes in each of *count* passes."""
     passes = [[to_plain(batch) for batch in loader] for _ in range(count)]
     if loader._iterator is not None:  # Persistent workers would wait for the garbage collector.
         loader._iterator._shutdown_workers()
@@ -130,7 +128,6 @@ def loader_of(dataset, **options):
 
 
 def _once_or_twice(loader):
-    """Two epochs if the second one may differ from the first."""
     is_random = isinstance(loader.sampler, RandomSampler)
     return epochs(loader, 1 + (loader.persistent_workers or is_random))
 

@@ -123,7 +123,6 @@ REQUESTS = (("GET", b""), ("POST", b"x" * 300_000), ("HEAD", b""), ("PUT", b"y")
 
 
 def _request_on_one_connection(address):
-    """The status and the length of each response, and whether one socket served for all."""
     connection = http.client.HTTPConnection(*address, timeout=60)
     results, sockets = [], set()
     for number, (method, body) in enumerate(REQUESTS):
@@ -159,7 +158,6 @@ def test_requests_pass_unchanged(server):
 
 
 def _status(url):
-    """The status and the page, as urllib tells them: each connection is closed."""
     try:
         with urllib.request.urlopen(url, timeout=60) as answer:  # noqa: S310  # our own
             return answer.status, answer.read()

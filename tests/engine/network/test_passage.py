@@ -210,7 +210,6 @@ ANSWER = bytes(range(250)) * 400
 
 @pytest.fixture(name="contexts", scope="module")
 def _contexts(tmp_path_factory):
-    """A server's and a client's, with a certificate of this run."""
     path = write_certificate(tmp_path_factory.mktemp("tls"))
     server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     server.load_cert_chain(path)
@@ -332,8 +331,6 @@ def test_faults_of_answers_are_an_error_of_the_run(url):
 
 
 class ByClient(Dataset):
-    """Asks for each sample by a connection of multiprocessing."""
-
     def __init__(self, address):
         self.address = address
 

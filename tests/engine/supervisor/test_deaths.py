@@ -33,7 +33,6 @@ SIGNALS = ("SIGKILL", "SIGSEGV", "SIGABRT", "SIGTERM", "SIGBUS", "SIGHUP")
 
 @pytest.fixture(name="dataset")
 def _dataset(paths):
-    """Sixteen files, one per batch."""
     return Tries(paths, WAYS["read"])
 
 
@@ -104,7 +103,6 @@ def test_a_worker_dies_with_half_a_batch_passed(records):
 
 
 def _supervisor():
-    """The process that answers the workers' calls."""
     assert until(lambda: len(running_supervisors()) == 1)  # That of an earlier scope may end late.
     return running_supervisors().pop()
 
@@ -154,8 +152,6 @@ def test_what_was_delivered_before_is_always_the_same(tmp_path):
 
 
 class Mapped(Records):
-    """Maps each file, by code that keeps the interpreter lock."""
-
     def __getitem__(self, index):
         with open(self.paths[index], "rb") as file:
             return bytes(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))

@@ -105,7 +105,6 @@ EIO = os.strerror(errno.EIO)
 
 @pytest.fixture(name="paths")
 def _paths(tmp_path):
-    """More files than a process can have open."""
     paths = [tmp_path / f"{number:03}.bin" for number in range(400)]
     for path in paths:
         path.write_bytes(b"contents")
@@ -132,7 +131,6 @@ _kept: list[int] = []
 
 @pytest.fixture(name="victim")
 def _victim(tmp_path):
-    """A file that faults are about."""
     path = tmp_path / "victim.bin"
     path.write_bytes(CONTENT)
     return str(path)
@@ -140,14 +138,12 @@ def _victim(tmp_path):
 
 @pytest.fixture(name="plain")
 def _plain(tmp_path):
-    """A file that no fault is about."""
     path = tmp_path / "plain.txt"
     path.write_bytes(b"plain")
     return str(path)
 
 
 def _open_until(number, path):
-    """Open *path* until it has *number*, and no other."""
     descriptors = []
     while (fd := os.open(path, os.O_RDONLY)) != number:
         descriptors.append(fd)

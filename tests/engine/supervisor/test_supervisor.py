@@ -64,7 +64,6 @@ def test_a_supervisor_that_dies_in_its_scope(records, capfd):
 
 @pytest.fixture(name="pairs")
 def _pairs():
-    """Three connections, whose first ends are watched."""
     pairs = [socket.socketpair() for _ in range(3)]
     yield pairs
     for connection in (connection for pair in pairs for connection in pair):
@@ -110,7 +109,6 @@ STANDING_STILL = [WorkerHung(at=3), HungRead("*/02.rec")]
 
 
 def _reading(paths, **options):
-    """A loader of one sample per file."""
     return alone(Tries(paths, WAYS["read"]), **options)
 
 

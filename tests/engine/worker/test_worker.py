@@ -78,8 +78,6 @@ KINDS = [
 
 
 class Batches(Dataset):
-    """The same numbers, asked for whole batches."""
-
     def __len__(self) -> int:
         return SAMPLES
 
@@ -136,7 +134,6 @@ BYTES = b"".join(bytes([number]) * mmap.PAGESIZE for number in range(PAGES))
 
 @pytest.fixture(name="held_path")
 def _held_path(tmp_path):
-    """A file of 4 pages; page *n* holds *n* only."""
     path = tmp_path / "held.bin"
     path.write_bytes(BYTES)
     return str(path)

@@ -25,7 +25,6 @@ def _malloc(size):
 
 
 def _grow(size):
-    """A bytearray that becomes larger and larger, by realloc(3)."""
     data = bytearray()
     while len(data) < size:
         data += b"x" * 10_000

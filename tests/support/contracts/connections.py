@@ -19,7 +19,6 @@ ANSWER = bytes(range(250)) * (SIZE // 250)
 
 
 def answer_requests(connection: socket.socket) -> None:
-    """Send the same after each byte that comes."""
     while connection.recv(1):
         connection.sendall(ANSWER)
 

@@ -50,7 +50,6 @@ def _preadv(fd: int, place: int) -> bytearray:
 
 
 def touch_pages(pages: range, path: str) -> list[int]:
-    """The first bytes of these pages of a mapping."""
     with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ) as mapping:
         return [mapping[page * PAGE] for page in pages]
 

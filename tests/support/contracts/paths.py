@@ -58,7 +58,6 @@ def _write_sparse(size: int) -> Callable[[str], None]:
 
 
 def _last_by_pread(path: str) -> Any:
-    """Its last three bytes, and its size."""
     fd = os.open(path, os.O_RDONLY)
     try:
         return os.pread(fd, 100, 5 * GB - 3), os.fstat(fd).st_size

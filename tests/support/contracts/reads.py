@@ -49,7 +49,6 @@ COPYING = {**EVERY_WAY, "mmap": _mapped, "pieces": _by_pieces}
 
 
 def differing(data: bytes, content: bytes = CONTENT) -> list[int]:
-    """Where *data* is not *content*."""
     return [place for place, (a, b) in enumerate(zip(data, content, strict=True)) if a != b]
 
 

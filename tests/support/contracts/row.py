@@ -46,5 +46,4 @@ def text(pattern: str) -> re.Pattern[str]:
 
 
 def errno(number: int) -> re.Pattern[str]:
-    """The effect of a fault that is an errno, by whatever error."""
     return text(re.escape(os.strerror(number)))

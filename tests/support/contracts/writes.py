@@ -66,7 +66,6 @@ def _through_sqlite(path: str) -> None:
 
 
 def _in_a_program(path: str) -> None:
-    """tee(1) writes from C."""
     process = subprocess.run(
         ["/usr/bin/tee", path], input=CONTENT, capture_output=True, check=False
     )

@@ -101,7 +101,6 @@ def python_zipfile(path: str) -> bytes:
 
 
 def write_tar(path: str | Path, records: Iterable[bytes]) -> None:
-    """A member per record, named as WebDataset wants it."""
     with tarfile.open(path, "w") as archive:
         for number, record in enumerate(records):
             member = tarfile.TarInfo(f"{number:02d}.bin")
@@ -237,7 +236,6 @@ def opencv_png(path: str) -> bytes | None:
 
 
 def _hdf5(path: str, content: bytes = CONTENT) -> None:
-    """One contiguous data set."""
     with h5py.File(path, "w") as file:
         file["x"] = values(content)
 
@@ -331,7 +329,6 @@ def torch_from_file(path: str) -> bytes:
 
 
 def _zarr(path: str, content: bytes = CONTENT) -> None:
-    """Four chunks, each a file."""
     import zarr
 
     zarr.create_array(store=path, data=values(content), chunks=(len(content) // 4,))
@@ -352,7 +349,6 @@ def zarr_metadata(path: str) -> bytes:
 
 
 def _wav(path: str, content: bytes = CONTENT) -> None:
-    """Mono, 16 bits a sample."""
     with wave.open(path, "wb") as file:
         file.setnchannels(1)
         file.setsampwidth(2)

@@ -16,13 +16,11 @@ STANDARD = "Python"
 
 
 def split(content: bytes) -> list[bytes]:
-    """The records of *content*."""
     size = len(content) // COUNT
     return [content[start : start + size] for start in range(0, len(content), size)]
 
 
 def values(content: bytes) -> np.ndarray:
-    """The bytes of *content* as numbers."""
     return np.frombuffer(content, np.uint8)
 
 
