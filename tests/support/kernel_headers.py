@@ -21,6 +21,7 @@ from pathlib import Path
 from struct import calcsize
 
 from pytest_dataloader_faults._engine.kernel import calls, linux, syscalls
+from pytest_dataloader_faults._engine.system import libc
 from pytest_dataloader_faults._engine.system.libc import Prctl
 
 TABLE = Path(__file__).with_suffix(".json")
@@ -84,7 +85,11 @@ LOCAL_FILE_SYSTEMS = {
 """The members of ``linux._LOCAL`` by their names in linux/magic.h."""
 ZFS = 0x2FC12FC1
 """Another member. OpenZFS is not part of the kernel, so the headers do not have it."""
-_MACROS = {"STATX_BTIME": linux._STATX_BTIME, **LOCAL_FILE_SYSTEMS}
+_MACROS = {
+    "MADV_COLLAPSE": libc._MADV_COLLAPSE,
+    "STATX_BTIME": linux._STATX_BTIME,
+    **LOCAL_FILE_SYSTEMS,
+}
 """Constants that have no public name in ``linux``."""
 _CODES = {
     "BPF_JMP | BPF_JA": calls._JUMP,
@@ -100,7 +105,7 @@ _PLACES = {
     "offsetof(struct seccomp_data, args)": calls._ARGUMENTS,
     "offsetof(struct stat, st_size)": syscalls._STAT_SIZE_AT,
     "offsetof(struct statx, stx_size)": syscalls._STATX_SIZE_AT,
-    "sizeof(struct statx)": syscalls.STATX_LENGTH,
+    "sizeof(struct statx)": syscalls._STATX_LENGTH,
     "offsetof(struct statfs, f_type)": 0,
     "sizeof(((struct statfs *)0)->f_type)": ctypes.sizeof(ctypes.c_long),
     "offsetof(struct sock_fprog, filter)": linux._Instructions.program.offset,
@@ -113,7 +118,7 @@ def engine_values(machine: str) -> dict[str, int]:
     """The values that the engine uses on *machine*, by the C expression for each."""
     values = {f"__NR_{name}": number for name, number in linux.SYSCALLS[machine].items()}
     values[f"AUDIT_ARCH_{machine.upper()}"] = linux.ARCHITECTURES[machine]
-    values["sizeof(struct stat)"] = syscalls.STAT_LENGTHS[machine]
+    values["sizeof(struct stat)"] = syscalls._STAT_LENGTHS[machine]
     for prefix, names in _ENUMS.items():
         values |= {prefix + name: int(each) for name, each in names.__members__.items()}
     numbers = {
