@@ -106,7 +106,8 @@ def find_same_numbers(outcome: Outcome) -> Finding | None:
     return Finding(Verdict.CORRUPTED, sentence, SAME_NUMBERS)
 
 
-_TIMEOUT = 5.0
+_TIMEOUT = 2.0
+"""Seconds. Shorter than the time for which a rank waits for files of rank 0, by its own limit."""
 
 
 @dataclass(frozen=True)
