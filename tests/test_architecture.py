@@ -41,7 +41,7 @@ STATE = {
     "_engine.fake.scopes_with_workers": "pyfakefs itself has one list of what it skips",
     "_engine.client._unreaped": "a supervisor may end after its scope",
     "_engine.system.processes._interrupted": "a signal handler is told nothing but the signal",
-    "_engine.system.stacks._own": "a signal handler is told nothing but the signal",
+    "_engine.system.processes._own": "a signal handler is told nothing but the signal",
     "_trial.loaders._outer": "what a loop iterates in place of a loader, in the process of a trial",
     "_trial.loaders._running": "what would end pytest's workers if it were collected",
     "_trial.process.fork_server._started": "one process has torch, for all trials of this one",

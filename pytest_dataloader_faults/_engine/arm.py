@@ -43,8 +43,7 @@ from pytest_dataloader_faults._engine.system.proc import (
     inherited_mappings,
     is_below,
 )
-from pytest_dataloader_faults._engine.system.processes import Patience
-from pytest_dataloader_faults._engine.system.stacks import write_on_signal
+from pytest_dataloader_faults._engine.system.processes import Patience, write_on_signal
 from pytest_dataloader_faults.exceptions import DataLoaderFaultsError, HarnessError
 from pytest_dataloader_faults.faults import Fault, WorkerKilled
 from pytest_dataloader_faults.faults.base import Place

@@ -48,6 +48,7 @@ from pytest_dataloader_faults._engine.system.libc import (
 from pytest_dataloader_faults._engine.system.processes import (
     SIGN_OF_LIFE,
     Patience,
+    StackRequest,
     accept_signals,
     describe_child_exit,
     describe_end,
@@ -58,7 +59,6 @@ from pytest_dataloader_faults._engine.system.processes import (
     reap,
     wait_until_readable,
 )
-from pytest_dataloader_faults._engine.system.stacks import StackRequest
 from pytest_dataloader_faults._engine.system.temporary import AnonymousFile
 from pytest_dataloader_faults._trial.job import Job
 from pytest_dataloader_faults._trial.journal import (

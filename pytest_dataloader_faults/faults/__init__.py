@@ -40,26 +40,23 @@ from pytest_dataloader_faults.faults.base import Fault
 from pytest_dataloader_faults.faults.base import Place as _Place
 from pytest_dataloader_faults.faults.files import (
     ClosedDescriptor,
+    ConnectError,
+    ConnectionClosed,
+    ConnectionReset,
     CorruptedFile,
+    HttpError,
     HungRead,
+    ListingError,
+    ListingOrder,
     OpenError,
     ReadError,
     ShortRead,
     ShortWrite,
     SlowRead,
+    StrayEntry,
     TruncatedFile,
     WriteError,
 )
-
-# Files come first in ``KINDS``.
-# isort: split
-from pytest_dataloader_faults.faults.connections import (
-    ConnectError,
-    ConnectionClosed,
-    ConnectionReset,
-    HttpError,
-)
-from pytest_dataloader_faults.faults.files import ListingError, ListingOrder, StrayEntry
 from pytest_dataloader_faults.faults.workers import (
     DescriptorExhaustion,
     LockError,

@@ -23,7 +23,7 @@ from typing import NamedTuple
 from pytest_dataloader_faults import faults
 from pytest_dataloader_faults.faults import Fault, HttpError
 from pytest_dataloader_faults.faults.base import ANSWER, LISTING, Effect
-from pytest_dataloader_faults.faults.connections import PHRASES, NetworkFault
+from pytest_dataloader_faults.faults.files import PHRASES, NetworkFault
 from pytest_dataloader_faults.faults.globs import has_address
 from pytest_dataloader_faults.outcomes.chains import chained_lines, head_of_last, related_lines
 

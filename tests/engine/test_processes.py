@@ -16,10 +16,11 @@ from pytest_dataloader_faults._engine.system.proc import is_below
 from pytest_dataloader_faults._engine.system.processes import (
     SIGN_OF_LIFE,
     Patience,
+    StackRequest,
     fork,
     has_ended,
+    write_on_signal,
 )
-from pytest_dataloader_faults._engine.system.stacks import StackRequest, write_on_signal
 from pytest_dataloader_faults.exceptions import LostProcessError
 from pytest_dataloader_faults.faults import ReadError
 from support.children import in_its_own_process

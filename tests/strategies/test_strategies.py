@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from torch.utils.data import DataLoader
 
 from pytest_dataloader_faults import faults, strategies
-from pytest_dataloader_faults.faults.connections import NetworkFault
+from pytest_dataloader_faults.faults.files import NetworkFault
 from pytest_dataloader_faults.strategies import DataFiles
 from support.rows import rows
 

@@ -19,7 +19,7 @@ from pytest_dataloader_faults._engine.supervisor.events import Timers
 from pytest_dataloader_faults._engine.supervisor.protection import Protection
 from pytest_dataloader_faults._engine.supervisor.worker_state import WorkerState
 from pytest_dataloader_faults._engine.system import proc
-from pytest_dataloader_faults._engine.system.stacks import StackRequest
+from pytest_dataloader_faults._engine.system.processes import StackRequest
 from pytest_dataloader_faults._engine.system.temporary import SharedCount
 from pytest_dataloader_faults.faults.base import Place
 from pytest_dataloader_faults.faults.globs import GlobMatcher

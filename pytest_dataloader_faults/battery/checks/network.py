@@ -21,7 +21,7 @@ from pytest_dataloader_faults.faults import (
     HttpError,
     HungRead,
 )
-from pytest_dataloader_faults.faults.connections import TLS_CONNECTION, UNLIMITED_WAITS
+from pytest_dataloader_faults.faults.files import TLS_CONNECTION, UNLIMITED_WAITS
 from pytest_dataloader_faults.faults.globs import host_of
 from pytest_dataloader_faults.outcomes import Outcome
 from pytest_dataloader_faults.outcomes.contract import Cause, Finding, Verdict

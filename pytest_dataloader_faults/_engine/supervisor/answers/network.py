@@ -35,7 +35,7 @@ from pytest_dataloader_faults.faults import (
     HttpError,
 )
 from pytest_dataloader_faults.faults.base import ANSWER, Place
-from pytest_dataloader_faults.faults.connections import TLS_CONNECTION, UNLIMITED_WAITS
+from pytest_dataloader_faults.faults.files import TLS_CONNECTION, UNLIMITED_WAITS
 
 # Some facts about faults of a connection. A client waits in poll(2) or epoll_wait(2), mostly with
 # its own timeout, and not in recv(2). So a recv(2) that is answered late, or with an errno, does
