@@ -37,7 +37,7 @@ from pytest_dataloader_faults._engine.protocol import (
 )
 from pytest_dataloader_faults._engine.supervisor.refusals import SharedFiles
 from pytest_dataloader_faults._engine.supervisor.start import REPORT_SIGNAL, fork_supervisor
-from pytest_dataloader_faults._engine.system import proc, stacks
+from pytest_dataloader_faults._engine.system import proc
 from pytest_dataloader_faults._engine.system.imports import FOR_LOADER, import_late_modules
 from pytest_dataloader_faults._engine.system.libc import (
     Prctl,
@@ -58,6 +58,7 @@ from pytest_dataloader_faults._engine.system.processes import (
     ready_in_time,
     reap,
     wait_until_readable,
+    write_on_signal,
 )
 from pytest_dataloader_faults._engine.system.temporary import AnonymousFile
 from pytest_dataloader_faults._trial.job import Job
@@ -437,7 +438,7 @@ def main(job: Job, around: Surroundings) -> NoReturn:
         # The folder for the sockets of workers: one that is killed cannot remove its own.
         current_process()._config["tempdir"] = around.for_sockets  # type: ignore[attr-defined]
         around.stacks.close()  # The warden writes to it.
-        stacks.write_on_signal()
+        write_on_signal()
         run(job, around, supervision, number)
 
     _run_then_exit(warden, around.facts)
