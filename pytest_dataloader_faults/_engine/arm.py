@@ -21,28 +21,17 @@ from torch._utils import ExceptionWrapper
 from torch.multiprocessing import get_sharing_strategy
 from torch.utils.data._utils import worker as torch_worker
 
-from pytest_dataloader_faults._engine import protocol
+from pytest_dataloader_faults._engine import fetch_hooks, protocol
 from pytest_dataloader_faults._engine.c_library import (
     LargeAllocations,
     reserve_memory,
     use_sockets_unseen,
 )
-from pytest_dataloader_faults._engine.fetch_hooks import (
-    FetchListener,
-    idle_after_error,
-    observe_fetches,
-    seed_samples,
-)
 from pytest_dataloader_faults._engine.kernel import calls, linux
 from pytest_dataloader_faults._engine.plan import FaultPlan
 from pytest_dataloader_faults._engine.protocol import Channel, Hello, Proceed, WorkerConfig, packed
+from pytest_dataloader_faults._engine.system import proc
 from pytest_dataloader_faults._engine.system.libc import Prctl, leave_no_core, prctl
-from pytest_dataloader_faults._engine.system.proc import (
-    MemoryMapping,
-    inherited_fds,
-    inherited_mappings,
-    is_below,
-)
 from pytest_dataloader_faults._engine.system.processes import Patience, write_on_signal
 from pytest_dataloader_faults.exceptions import DataLoaderFaultsError, HarnessError
 from pytest_dataloader_faults.faults import Fault, WorkerKilled
@@ -59,7 +48,7 @@ from pytest_dataloader_faults.outcomes.libraries import SETTINGS
 # server is not a child of the loader: there torch waits forever.
 
 
-class WorkerSession(FetchListener):
+class WorkerSession(fetch_hooks.FetchListener):
     """This process, with faults."""
 
     def __init__(
@@ -131,7 +120,7 @@ def _is_on(module: str, name: str) -> bool:
 
 
 def apply_orders(
-    orders: protocol.Proceed, descriptors: list[int], mapped: Sequence[MemoryMapping] = ()
+    orders: protocol.Proceed, descriptors: list[int], mapped: Sequence[proc.MemoryMapping] = ()
 ) -> None:
     """Obey *orders*, which contain *descriptors*. *mapped*: the mappings that may be replaced."""
     fresh = iter(descriptors)
@@ -198,11 +187,11 @@ def arm_kernel_session(
     Below a main process that is filtered itself, this process joins that filter, since the kernel
     allows one listener only (EBUSY, see seccomp(2)). *bystander*: no fault fires in this process.
     """
-    joins = config.armed is not None and is_below(os.getpid(), [config.armed])
+    joins = config.armed is not None and proc.is_below(os.getpid(), [config.armed])
     globs = () if bystander or (joins and config.shares_files) else config.plan.globs
     matches = GlobMatcher(globs)
-    inherited = tuple(inherited_fds(matches)) if globs else ()
-    mapped = list(inherited_mappings(matches)) if globs else []
+    inherited = tuple(proc.inherited_fds(matches)) if globs else ()
+    mapped = list(proc.inherited_mappings(matches)) if globs else []
     hello = Hello(
         worker,
         loader,
@@ -308,7 +297,7 @@ def arm_worker(config: WorkerConfig, worker: int, loader: int) -> WorkerSession:
 
 def observe(session: WorkerSession, plan: FaultPlan) -> None:
     """Have *session* report the fetches of this process, as *plan* needs it."""
-    observe_fetches(session, samples=plan.needs.samples, seed=plan.seeded)
+    fetch_hooks.observe_fetches(session, samples=plan.needs.samples, seed=plan.seeded)
 
 
 def _let_signals_kill(faults: Iterable[Fault]) -> None:
@@ -359,7 +348,7 @@ class ArmWorker:
         if self._config.folder is not None:  # Nothing has requested another one yet.
             process: Any = multiprocessing.current_process()
             process._config.setdefault("tempdir", self._config.folder)
-        with idle_after_error(session):
+        with fetch_hooks.idle_after_error(session):
             if self._then is not None:
                 self._then(worker)
         if Place.START in self._config.plan.needs.places:
@@ -433,7 +422,7 @@ def start_unarmed(seed: int | None, init_fn: Callable[[int], object] | None, wor
     """As a ``worker_init_fn`` of a trial: seed samples, if there is a *seed*."""
     end_with_parent(at_once=True)
     if seed is not None:
-        seed_samples(seed)
+        fetch_hooks.seed_samples(seed)
     if init_fn is not None:
         init_fn(worker)
 

@@ -16,15 +16,9 @@ from torch import multiprocessing
 from pytest_dataloader_faults._engine import protocol
 from pytest_dataloader_faults._engine.plan import FaultPlan
 from pytest_dataloader_faults._engine.supervisor.start import fork_supervisor
-from pytest_dataloader_faults._engine.system import temporary
+from pytest_dataloader_faults._engine.system import processes, temporary
 from pytest_dataloader_faults._engine.system.libc import collapse_after_two_scopes
 from pytest_dataloader_faults._engine.system.proc import is_dead, is_stopped
-from pytest_dataloader_faults._engine.system.processes import (
-    SIGN_OF_LIFE,
-    describe_child_exit,
-    has_ended,
-    ready_in_time,
-)
 from pytest_dataloader_faults.exceptions import LostProcessError, UnusableEnvironmentError
 
 _PATIENCE = 10.0
@@ -185,9 +179,9 @@ class SupervisorClient:
 
     def _receive(self, workers: Collection[int]) -> object:
         """The next answer. TimeoutError: the supervisor had its time, and did nothing."""
-        work = 1.0 if workers else SIGN_OF_LIFE
+        work = 1.0 if workers else processes.SIGN_OF_LIFE
         pids = [self.pid, *workers]
-        if not ready_in_time([self._channel.fileno()], _PATIENCE, pids, work):
+        if not processes.ready_in_time([self._channel.fileno()], _PATIENCE, pids, work):
             raise TimeoutError
         return self._channel.receive()[0]
 
@@ -207,8 +201,8 @@ class SupervisorClient:
 
     def _describe_exit(self) -> str:
         """How the supervisor ended; only if it is not a trial's, whose warden is its parent."""
-        is_over = self._is_own and has_ended(self.pid, _END_PATIENCE)
-        return (is_over and describe_child_exit(self.pid)) or "has exited"
+        is_over = self._is_own and processes.has_ended(self.pid, _END_PATIENCE)
+        return (is_over and processes.describe_child_exit(self.pid)) or "has exited"
 
     def _silence_error(self) -> LostProcessError:
         state = "is stopped (SIGSTOP, or a debugger)" if is_stopped(self.pid) else "is running"
@@ -223,7 +217,7 @@ def _end(supervisor: int, folder: str) -> None:
     """Wait for *supervisor* unless workers outlive its scope. It removes *folder* in the end."""
     if is_stopped(supervisor):  # It would never end.
         os.kill(supervisor, signal.SIGKILL)
-    if has_ended(supervisor, _WITHOUT_WORKERS):
+    if processes.has_ended(supervisor, _WITHOUT_WORKERS):
         temporary.remove(folder)  # It has done so, unless it was killed.
     _unreaped.append(supervisor)
     _unreaped[:] = [each for each in _unreaped if not _is_reaped(each)]

@@ -22,13 +22,7 @@ from torch.utils.data import DataLoader, get_worker_info
 from torch.utils.data import _utils as torch_utils
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
-from pytest_dataloader_faults._engine.arm import (
-    ArmWorker,
-    WorkerSession,
-    arm_kernel_session,
-    arm_worker,
-    observe,
-)
+from pytest_dataloader_faults._engine import arm
 from pytest_dataloader_faults._engine.client import SupervisorClient
 from pytest_dataloader_faults._engine.fake import fake_files, write_tree
 from pytest_dataloader_faults._engine.plan import FaultPlan
@@ -61,7 +55,7 @@ class LoaderMonitor:
         self._begun: weakref.ref[Any] | None = None
         """The one that is being made."""
         self._armed_process: int | None = None
-        self._session: WorkerSession | None = None
+        self._session: arm.WorkerSession | None = None
         self._is_observed = False
         """Whether the fetches of this process are."""
         self._making: defaultdict[int, list[tuple[DataLoader[Any], int]]] = defaultdict(list)
@@ -93,7 +87,7 @@ class LoaderMonitor:
         path = os.path.join(self.client.folder, name)
         tree = write_tree(path) if fake_files() is not None else None
         config = replace(self.client.config, workers=loader.num_workers, tree=tree)
-        loader.worker_init_fn = ArmWorker(config, number, users)
+        loader.worker_init_fn = arm.ArmWorker(config, number, users)
         try:
             iterator = make(loader)
         finally:
@@ -129,7 +123,7 @@ class LoaderMonitor:
     def arm_before_dataset(self) -> None:
         """Arm this process, which is about to make the dataset. Its workers join it."""
         config, self._armed_process = self.client.config, os.getpid()
-        self._session = arm_kernel_session(config, None, 0)
+        self._session = arm.arm_kernel_session(config, None, 0)
         # Without faults, workers list what they inherit, as those of a bystander.
         shares_files = bool(config.plan.faults)
         self.client.config = replace(config, armed=self._armed_process, shares_files=shares_files)
@@ -138,7 +132,7 @@ class LoaderMonitor:
         """Arm this process, in which no fault fires: it only starts workers, which join it."""
         config = self.client.config
         if fake_files() is None:
-            self._session = arm_kernel_session(config, None, 0, bystander=True)
+            self._session = arm.arm_kernel_session(config, None, 0, bystander=True)
             self.client.config = replace(config, armed=os.getpid())
 
     def _arm_this_process(self) -> None:
@@ -150,10 +144,10 @@ class LoaderMonitor:
             )
         if self._armed_process != os.getpid():
             self._armed_process, self._is_observed = os.getpid(), True
-            self._session = arm_worker(self.client.config, 0, self.iterators)
+            self._session = arm.arm_worker(self.client.config, 0, self.iterators)
         elif self._session is not None and not self._is_observed:
             self._is_observed = True
-            observe(self._session, self.client.config.plan)
+            arm.observe(self._session, self.client.config.plan)
 
 
 # Some facts about torch's iterator (torch/utils/data/dataloader.py). ``DataLoader._get_iterator``

@@ -22,11 +22,7 @@ from typing import Any, NamedTuple, TypeAlias
 from pytest_dataloader_faults._engine.fake import FakeTree
 from pytest_dataloader_faults._engine.kernel.calls import FilterRequirements
 from pytest_dataloader_faults._engine.plan import FaultPlan
-from pytest_dataloader_faults._engine.system.temporary import (
-    AnonymousFile,
-    OwnedDescriptor,
-    SharedCount,
-)
+from pytest_dataloader_faults._engine.system import temporary
 from pytest_dataloader_faults.faults.base import Place
 from pytest_dataloader_faults.outcomes.stages import FileEvent, Refusal
 from pytest_dataloader_faults.wire import FaultFacts, WorkerFacts, pickled
@@ -69,7 +65,7 @@ class Channel:
 
     def __init__(self, connection: socket.socket) -> None:
         self.connection = connection
-        self._owned = OwnedDescriptor(connection.fileno())
+        self._owned = temporary.OwnedDescriptor(connection.fileno())
         self._packet = bytearray(_LARGEST)
         """Made once: a fault may make large allocations fail."""
 
@@ -420,11 +416,11 @@ class SupervisorHandle:
     pid: int
     control: Channel
     door: Door
-    printed: AnonymousFile
-    bytes_read: SharedCount
+    printed: temporary.AnonymousFile
+    bytes_read: temporary.SharedCount
 
 
-def describe_output(printed: AnonymousFile) -> str:
+def describe_output(printed: temporary.AnonymousFile) -> str:
     """A sentence with the end of what a supervisor *printed*, to go after another sentence."""
     text = printed.text(_PRINTED_SHOWN).strip()
     return text and f" The supervisor printed:\n{text}\n"

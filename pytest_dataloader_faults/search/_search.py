@@ -16,7 +16,7 @@ from hypothesis import Phase
 from hypothesis import strategies as st
 from hypothesis.errors import Flaky
 
-from pytest_dataloader_faults import faults, strategies
+from pytest_dataloader_faults import exceptions, faults, strategies
 from pytest_dataloader_faults._arguments import FLAG, optional, suggest_name
 from pytest_dataloader_faults._settings import Settings, check
 from pytest_dataloader_faults._trial import run_trial_job
@@ -24,12 +24,6 @@ from pytest_dataloader_faults._trial.factory import DatasetFactory, full_name, i
 from pytest_dataloader_faults._trial.job import Job
 from pytest_dataloader_faults.battery.fault_free_run import ONE_WORKER, FaultFreeRun
 from pytest_dataloader_faults.battery.targets import require_match
-from pytest_dataloader_faults.exceptions import (
-    CheckFailedError,
-    DataLoaderFaultsError,
-    FaultNotFiredError,
-    InvalidArgumentError,
-)
 from pytest_dataloader_faults.faults import Fault
 from pytest_dataloader_faults.faults.base import InWorkers
 from pytest_dataloader_faults.outcomes import Contract, Finding, Outcome, Verdict
@@ -44,10 +38,10 @@ from pytest_dataloader_faults.strategies import TRANSIENT_ERRORS, DataFiles
 
 Loader = Mapping[str, Any] | st.SearchStrategy[dict[str, Any]] | None
 
-VIOLATIONS: dict[Verdict, type[CheckFailedError]] = {
+VIOLATIONS: dict[Verdict, type[exceptions.CheckFailedError]] = {
     verdict: type(
         f"{verdict.value.title().replace('_', '')}Error",
-        (CheckFailedError,),
+        (exceptions.CheckFailedError,),
         {"__doc__": f"A trial's verdict is ``{verdict}``.", "__module__": __name__},
     )
     for verdict in Verdict
@@ -92,7 +86,7 @@ class Survey:
         if before_init:
             (self._workload, *_) = run.workload.at_rest
             if not self._workload.is_at_rest and (refusal := self._workload.refusal):
-                raise InvalidArgumentError(f"before_init=True: {refusal.reason}")
+                raise exceptions.InvalidArgumentError(f"before_init=True: {refusal.reason}")
         require_match(run.settings.files, self._workload.fault_free)
 
     def __repr__(self) -> str:
@@ -139,7 +133,7 @@ class Survey:
             return Finding(Verdict.NOT_EXERCISED, _DROPPED_BATCH)
         return self._fault_free_run.judge(outcome, self.contract)
 
-    def violation(self, outcome: Outcome, finding: Finding) -> CheckFailedError:
+    def violation(self, outcome: Outcome, finding: Finding) -> exceptions.CheckFailedError:
         """The error to raise: the verdict's own explanation, and a test that repeats the trial."""
         request, name = outcome.request, _importable_name(self.make_dataset)
         promise = None if self.contract == Contract() else self.contract
@@ -197,10 +191,10 @@ def _record_statistics(outcome: Outcome, finding: Finding) -> None:
         hypothesis.event(kind, "fired" if facts.fired else "did not fire")
 
 
-def _not_exercised(outcome: Outcome, finding: Finding) -> FaultNotFiredError:
+def _not_exercised(outcome: Outcome, finding: Finding) -> exceptions.FaultNotFiredError:
     """The error that says why no fault fired."""
     reason = explain_unfired(outcome.faults, outcome.processes)
-    return FaultNotFiredError(f"not_exercised: {reason or finding.sentence}")
+    return exceptions.FaultNotFiredError(f"not_exercised: {reason or finding.sentence}")
 
 
 def _import_lines(outcome: Outcome, contract: Contract | None) -> Iterator[str]:
@@ -324,7 +318,7 @@ class Search:
         self.last: Example | None = None
         self.failed: Example | None = None
         self._trials_by_case: dict[str, Example] = {}
-        self._fatal_error: DataLoaderFaultsError | None = None
+        self._fatal_error: exceptions.DataLoaderFaultsError | None = None
 
     def check_without_fault(self, loader: Mapping[str, Any] | None) -> str | None:
         """The failure in an epoch without a fault. Otherwise faults would be blamed for it.
@@ -368,7 +362,7 @@ class Search:
         test = remaining_settings(hypothesis.given(drawn)(run_case))
         if seed is not None:
             test = hypothesis.seed(seed)(test)
-        with contextlib.suppress(CheckFailedError, Flaky):
+        with contextlib.suppress(exceptions.CheckFailedError, Flaky):
             test()
             return None
         return self._confirm_failure()
@@ -403,7 +397,7 @@ class Search:
             raise self._fatal_error
         try:
             trial = self._run_once(case)
-        except DataLoaderFaultsError as error:
+        except exceptions.DataLoaderFaultsError as error:
             self._fatal_error = error
             raise
         _record_statistics(*trial[1:])
@@ -473,7 +467,7 @@ def make_settings(
     limits = {} if max_examples is None else {"max_examples": max_examples}
     setting_names = inspect.signature(hypothesis.settings).parameters
     if unknown := {name: value for name, value in arguments.items() if name not in setting_names}:
-        raise InvalidArgumentError(
+        raise exceptions.InvalidArgumentError(
             _describe_unknown(unknown, {*inspect.signature(search).parameters, *setting_names})
         )
     return hypothesis.settings(

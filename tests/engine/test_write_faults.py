@@ -17,7 +17,7 @@ import pytest
 
 from pytest_dataloader_faults import Verdict, inject, run_trial
 from pytest_dataloader_faults._engine.file_copies import FileEdit, altered_copy
-from pytest_dataloader_faults._engine.kernel import syscalls
+from pytest_dataloader_faults._engine.kernel import caller
 from pytest_dataloader_faults._settings import Settings
 from pytest_dataloader_faults._trial import run_trial_job, take_reference
 from pytest_dataloader_faults._trial.job import Job
@@ -166,7 +166,7 @@ class Looping(Records):
 )
 def test_a_container_may_forbid_duplicates(records, monkeypatch, fault, fired):
     """Docker's profile refuses pidfd_getfd(2); the supervisor of a trial is forked from here."""
-    monkeypatch.setattr(syscalls, "duplicate", refuse_duplicate)
+    monkeypatch.setattr(caller, "duplicate", refuse_duplicate)
 
     def make(folder):
         return Looping(records, folder)

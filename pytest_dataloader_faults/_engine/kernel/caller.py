@@ -12,16 +12,8 @@ import sys
 from typing import Any, NamedTuple
 
 from pytest_dataloader_faults._engine.fake import FakeTree
+from pytest_dataloader_faults._engine.kernel import linux
 from pytest_dataloader_faults._engine.kernel.calls import CALLS, CHANGING_ATTRIBUTES, Call
-from pytest_dataloader_faults._engine.kernel.linux import (
-    AT_FDCWD,
-    AT_SYMLINK_NOFOLLOW,
-    NAMES,
-    OPEN_HOW,
-    RESOLVE_IN_ROOT,
-    raw_call,
-    read_memory,
-)
 from pytest_dataloader_faults._engine.system import proc
 from pytest_dataloader_faults.faults.base import MAX_NAME
 from pytest_dataloader_faults.faults.globs import connection_path
@@ -93,8 +85,8 @@ def open_request(call: Syscall) -> PathRequest:
     if call.facts.flags_at is not None:
         flags = call.argument(call.facts.flags_at)
     if call.name == "openat2":
-        flags, _, resolve = OPEN_HOW.unpack(read_argument(call, flags, OPEN_HOW.size))
-    if resolve & RESOLVE_IN_ROOT:
+        flags, _, resolve = linux.OPEN_HOW.unpack(read_argument(call, flags, linux.OPEN_HOW.size))
+    if resolve & linux.RESOLVE_IN_ROOT:
         name = name.lstrip(b"/")
     request = resolve_path(call, name, flags, changes=bool(flags & CHANGING_FLAGS))
     return request._replace(flags=flags & 0xFFFFFFFF, resolve=resolve)
@@ -111,7 +103,7 @@ def stat_flags(call: Syscall) -> int:
     """O_NOFOLLOW if *call* examines a link itself, instead of its target."""
     place = call.facts.flags_at
     by_name = call.name in _OF_LINKS
-    not_behind = call.arguments[place] & AT_SYMLINK_NOFOLLOW if place else by_name
+    not_behind = call.arguments[place] & linux.AT_SYMLINK_NOFOLLOW if place else by_name
     return os.O_NOFOLLOW if not_behind else 0
 
 
@@ -160,7 +152,7 @@ def name_in(tree: FakeTree | None, path: str) -> str:
 def read_argument(call: Syscall, address: int, length: int) -> bytes:
     """What a pointer among the arguments of *call* leads to."""
     try:
-        return read_memory(call.pid, address, length)
+        return linux.read_memory(call.pid, address, length)
     except OSError as error:
         if error.errno != errno.EFAULT:
             raise
@@ -228,8 +220,8 @@ _IN_CWD = ("rename", "link", "symlink")
 def folder_link(call: Syscall, place: int | None = None) -> str:
     """The link in /proc to the folder that the path at *place* of *call* is relative to."""
     place = call.facts.path_at if place is None else place
-    fd = to_signed(call.arguments[place - 1]) if place else AT_FDCWD
-    is_in_cwd = fd == AT_FDCWD or call.name in _IN_CWD
+    fd = to_signed(call.arguments[place - 1]) if place else linux.AT_FDCWD
+    is_in_cwd = fd == linux.AT_FDCWD or call.name in _IN_CWD
     return f"/proc/{call.pid}/cwd" if is_in_cwd else f"/proc/{call.pid}/fd/{fd}"
 
 
@@ -242,7 +234,7 @@ def duplicate(pid: int, fd: int) -> int:
             raise
         pidfd = os.pidfd_open(proc.status(pid).process)
     try:
-        return raw_call("pidfd_getfd", pidfd, fd, 0)
+        return linux.raw_call("pidfd_getfd", pidfd, fd, 0)
     finally:
         os.close(pidfd)
 
@@ -276,7 +268,7 @@ def _string(pid: int, address: int) -> bytes:
     text = b""
     while len(text) < _PAGE:
         try:
-            text += read_memory(pid, address, _PAGE - address % _PAGE)
+            text += linux.read_memory(pid, address, _PAGE - address % _PAGE)
         except OSError as error:
             if error.errno != errno.EFAULT:
                 raise
@@ -339,7 +331,9 @@ def peer_of(call: Syscall) -> Peer | None:
     """
     link = f"/proc/{call.pid}/fd/{to_signed(call.arguments[0])}"
     try:
-        data = read_memory(call.pid, call.arguments[1], min(call.arguments[2] & 0xFFFFFFFF, 28))
+        data = linux.read_memory(
+            call.pid, call.arguments[1], min(call.arguments[2] & 0xFFFFFFFF, 28)
+        )
         is_tcp = os.getxattr(link, _PROTOCOL).rstrip(b"\0") in _TCP
     except PermissionError:
         raise
@@ -393,7 +387,7 @@ def waits_for(pid: int, address: tuple[Any, ...]) -> bool:
 
 
 def _is_wait(pid: int, call: proc.RunningCall, address: tuple[Any, ...]) -> bool:
-    if NAMES.get(call.number) not in _RECEIVES:
+    if linux.NAMES.get(call.number) not in _RECEIVES:
         return False
     with socket.socket(fileno=duplicate(pid, call.arguments[0])) as connection:
         limit = connection.getsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, 16)

@@ -15,14 +15,7 @@ from typing import Any, NamedTuple
 
 from pytest_dataloader_faults._engine.fake import FakeTree
 from pytest_dataloader_faults._engine.kernel import caller, linux
-from pytest_dataloader_faults._engine.kernel.caller import (
-    BadSyscallError,
-    Syscall,
-    duplicate,
-    read_argument,
-    reopen_at_offset,
-    to_signed,
-)
+from pytest_dataloader_faults._engine.kernel.caller import Syscall
 from pytest_dataloader_faults._engine.kernel.calls import CHANGING_ATTRIBUTES, SEVERAL, Role
 from pytest_dataloader_faults._engine.kernel.linux import Ioctl
 from pytest_dataloader_faults._engine.system import proc
@@ -172,17 +165,17 @@ class Description(NamedTuple):
 
     def _move_offset(self, listener: Listener, call: Syscall, place: int | None) -> None:
         if self.has_own_offset and _offset(call) is None:
-            listener.replace_fd(call, self.descriptor, to_signed(call.argument(place)))
+            listener.replace_fd(call, self.descriptor, caller.to_signed(call.argument(place)))
 
 
 def description_of(call: Syscall, number: int) -> Description:
     """The file of descriptor *number* of the caller; PermissionError if nothing gives us it."""
     try:
-        return Description(duplicate(call.pid, number), has_own_offset=False)
+        return Description(caller.duplicate(call.pid, number), has_own_offset=False)
     except OSError as error:
         if error.errno not in _FORBIDDEN:
             raise
-    return Description(reopen_at_offset(call.pid, number), has_own_offset=True)
+    return Description(caller.reopen_at_offset(call.pid, number), has_own_offset=True)
 
 
 def _give_short(call: Syscall, source: int, length: int) -> int:
@@ -235,7 +228,8 @@ def _buffers(call: Syscall) -> list[tuple[int, int]]:
         return [(call.arguments[1], call.arguments[2])]
     address, length = call.arguments[1], call.arguments[2] * _IOVEC.size
     data = b"".join(
-        read_argument(call, address + at, min(_PAGE, length - at)) for at in range(0, length, _PAGE)
+        caller.read_argument(call, address + at, min(_PAGE, length - at))
+        for at in range(0, length, _PAGE)
     )
     return list(_IOVEC.iter_unpack(data))
 
@@ -353,7 +347,7 @@ class FakePathListener(Listener):
                 self._open(call, *paths.values())
             else:
                 self.return_value(call, self._make(call, paths))
-        except BadSyscallError:  # The kernel refuses it, or it is about a descriptor alone.
+        except caller.BadSyscallError:  # The kernel refuses it, or it is about a descriptor alone.
             super().continue_syscall(call)
         except OSError as error:
             self.fail(call, error.errno or errno.EIO)

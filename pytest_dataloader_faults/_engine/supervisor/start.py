@@ -20,13 +20,7 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from typing import NoReturn
 
-from pytest_dataloader_faults._engine.protocol import (
-    Channel,
-    Configure,
-    Done,
-    Door,
-    SupervisorHandle,
-)
+from pytest_dataloader_faults._engine import protocol
 from pytest_dataloader_faults._engine.supervisor.refusals import SharedFiles
 from pytest_dataloader_faults._engine.supervisor.server import Supervisor
 from pytest_dataloader_faults._engine.system import temporary
@@ -54,8 +48,8 @@ NAME = "dlf-supervisor"
 
 
 def _serve(
-    channel: Channel,
-    door: Channel,
+    channel: protocol.Channel,
+    door: protocol.Channel,
     report_fd: int | None,
     bytes_read: SharedCount,
     files: SharedFiles | None,
@@ -69,7 +63,7 @@ def _serve(
         if report_fd is not None:
             signal.pause()  # The warden ends it.
         return
-    assert isinstance(message, Configure)
+    assert isinstance(message, protocol.Configure)
     with contextlib.ExitStack() as scope:
         refused = ""
         if message.folder is not None:  # In a trial the warden removes what is left.
@@ -89,7 +83,7 @@ def _serve(
         # A second signal would interrupt the removal.
         scope.callback(signal.signal, signal.SIGTERM, signal.SIG_IGN)
         signal.signal(REPORT_SIGNAL, lambda _number, _frame: supervisor.report())
-        channel.send(Done(refused))
+        channel.send(protocol.Done(refused))
         supervisor.run()
     _end_by_signal(supervisor)
     supervisor.run_for_others()
@@ -105,7 +99,7 @@ def _end_by_signal(supervisor: Supervisor) -> None:
 
 
 def _remove_shared_memory(
-    scope: Configure, shared_memory: SharedMemoryCleaner, supervisor: Supervisor
+    scope: protocol.Configure, shared_memory: SharedMemoryCleaner, supervisor: Supervisor
 ) -> None:
     """Remove what a loader and its workers leave in /dev/shm, in the user's own process."""
     if scope.unlinks or is_dead(scope.driver):
@@ -115,13 +109,13 @@ def _remove_shared_memory(
 
 def fork_supervisor(
     report_fd: int | None = None, files: SharedFiles | None = None
-) -> SupervisorHandle:
+) -> protocol.SupervisorHandle:
     """Fork a supervisor from the process that drives the loader, or from a trial's warden.
 
     One of a trial ends with its warden, and writes its report to *report_fd* when it is ended.
     """
     package_folders()  # Once for all supervisors and workers.
-    (ours, theirs), (door, inside) = Channel.pair(), Channel.pair()
+    (ours, theirs), (door, inside) = protocol.Channel.pair(), protocol.Channel.pair()
     printed, bytes_read, parent = AnonymousFile("supervisor"), SharedCount(), os.getpid()
     kept = [theirs.fileno(), inside.fileno(), *([] if report_fd is None else [report_fd])]
 
@@ -141,7 +135,7 @@ def fork_supervisor(
         _run(supervise)
     theirs.close()
     inside.close()
-    return SupervisorHandle(pid, ours, Door(door), printed, bytes_read)
+    return protocol.SupervisorHandle(pid, ours, protocol.Door(door), printed, bytes_read)
 
 
 def _run(supervise: Callable[[], None]) -> NoReturn:

@@ -8,22 +8,9 @@ from collections.abc import Iterable
 from pytest_dataloader_faults._engine.kernel import caller
 from pytest_dataloader_faults._engine.kernel.caller import Syscall
 from pytest_dataloader_faults._engine.kernel.calls import CALLS, OF_WRITES, Role
-from pytest_dataloader_faults._engine.supervisor.answers.files import (
-    on_bystanders_open,
-    on_fallocate,
-    on_open,
-    on_read,
-    on_stat,
-    on_write,
-)
+from pytest_dataloader_faults._engine.supervisor.answers import files, resources
 from pytest_dataloader_faults._engine.supervisor.answers.folders import on_list, on_stray
 from pytest_dataloader_faults._engine.supervisor.answers.network import on_connect
-from pytest_dataloader_faults._engine.supervisor.answers.resources import (
-    is_allocation,
-    on_allocation,
-    on_lock,
-    on_start,
-)
 from pytest_dataloader_faults._engine.supervisor.answers.workers import (
     CallAnswer,
     SupervisorServices,
@@ -44,21 +31,21 @@ def _note_change(worker: WorkerState, _call: Syscall, _services: SupervisorServi
 
 
 _ANSWERS: dict[Role, tuple[CallAnswer, ...]] = {
-    Role.OPENS: (on_stray, on_open),
-    Role.TRANSFERS: (on_read,),
-    Role.EXAMINES: (on_stray, on_stat),
-    **dict.fromkeys((Role.DUPLICATES, Role.LOCKS), (on_lock,)),
-    Role.STARTS: (on_start,),
+    Role.OPENS: (on_stray, files.on_open),
+    Role.TRANSFERS: (files.on_read,),
+    Role.EXAMINES: (on_stray, files.on_stat),
+    **dict.fromkeys((Role.DUPLICATES, Role.LOCKS), (resources.on_lock,)),
+    Role.STARTS: (resources.on_start,),
     Role.LISTS: (on_list,),
     Role.CONNECTS: (on_connect,),
-    Role.RESERVES: (on_fallocate,),
+    Role.RESERVES: (files.on_fallocate,),
     Role.UNOBSERVABLE: (_note_unobservable,),
     Role.CHANGES_IDENTITY: (_note_change,),
 }
 _OF_BYSTANDERS: dict[Role, tuple[CallAnswer, ...]] = {
-    Role.OPENS: (on_bystanders_open,),
+    Role.OPENS: (files.on_bystanders_open,),
     Role.CHANGES_IDENTITY: (_note_change,),
-    Role.STARTS: (on_start,),
+    Role.STARTS: (resources.on_start,),
 }
 """What is answered to a process in which no fault fires: nothing, but what it does is noted."""
 _MAKE_DESCRIPTORS = (Role.OPENS, Role.ALLOCATES, Role.DUPLICATES)
@@ -72,13 +59,13 @@ def answer(worker: WorkerState, call: Syscall, services: SupervisorServices) -> 
         return
     if worker.limit is not None:
         _note_exhaustion(worker, call)
-    if is_allocation(call):
-        _answer_by((on_allocation,), worker, call, services)
+    if resources.is_allocation(call):
+        _answer_by((resources.on_allocation,), worker, call, services)
         return
     answers = _ANSWERS.get(facts.role, ())
     if facts.writes_fd is not None and worker.sees & OF_WRITES:
         answer_rest = functools.partial(_answer_by, answers, worker, call, services)
-        if on_write(worker, call, services, answer_rest):
+        if files.on_write(worker, call, services, answer_rest):
             return
     _answer_by(answers, worker, call, services)
 

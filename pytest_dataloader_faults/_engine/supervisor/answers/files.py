@@ -14,22 +14,11 @@ import resource
 import stat
 from collections.abc import Callable
 
+from pytest_dataloader_faults import faults
 from pytest_dataloader_faults._engine.file_copies import FileCopies, FileEdit, reopen
-from pytest_dataloader_faults._engine.kernel import caller
-from pytest_dataloader_faults._engine.kernel.caller import (
-    INVISIBLE,
-    PathRequest,
-    Syscall,
-    to_signed,
-)
+from pytest_dataloader_faults._engine.kernel import caller, syscalls
+from pytest_dataloader_faults._engine.kernel.caller import Syscall
 from pytest_dataloader_faults._engine.kernel.calls import CALLS
-from pytest_dataloader_faults._engine.kernel.syscalls import (
-    Description,
-    description_of,
-    requested_length,
-    span,
-    write_stat,
-)
 from pytest_dataloader_faults._engine.plan import MAP, Due, FaultCounter, Operation
 from pytest_dataloader_faults._engine.supervisor.answers.workers import (
     SupervisorServices,
@@ -39,12 +28,6 @@ from pytest_dataloader_faults._engine.supervisor.events import Action
 from pytest_dataloader_faults._engine.supervisor.races import OpenCall
 from pytest_dataloader_faults._engine.supervisor.worker_state import UNLINKED, WorkerState
 from pytest_dataloader_faults._engine.system import proc
-from pytest_dataloader_faults.faults import (
-    OpenError,
-    SharedMemoryExhaustion,
-    TruncatedFile,
-    WorkerKilled,
-)
 from pytest_dataloader_faults.faults.base import Place
 
 # Some facts about which file a write is of. Files, pipes, sockets and shared memory look the same
@@ -63,7 +46,7 @@ def on_open(worker: WorkerState, call: Syscall, services: SupervisorServices) ->
     try:
         request = caller.open_request(call)
     except PermissionError:
-        return _leave_to_kernel(worker, INVISIBLE)
+        return _leave_to_kernel(worker, caller.INVISIBLE)
     is_there = not request.flags & os.O_CREAT or os.path.exists(request.raw)
     is_lock = bool(request.flags & os.O_EXCL)
     worker.note_use(request, is_there=is_there, is_lock=is_lock)
@@ -92,7 +75,7 @@ def _leave_to_kernel(worker: WorkerState, why: str) -> bool:
 
 
 def _on_data_open(
-    worker: WorkerState, call: Syscall, request: PathRequest, copies: FileCopies
+    worker: WorkerState, call: Syscall, request: caller.PathRequest, copies: FileCopies
 ) -> bool:
     """Answer an open of what may be data; False if the kernel should execute it."""
     is_meant = worker.needs_answer(request.path)
@@ -110,7 +93,7 @@ def _on_data_open(
     operation = Operation(call.name, request.path, call.pid)
     if status is not None:
         worker.count(request.path, "opens")
-    if fault := worker.fire_first_due(OpenError, operation):
+    if fault := worker.fire_first_due(faults.OpenError, operation):
         worker.listener.fail(call, fault.errno)
         return True
     if status is None or not may_differ or not os.access(path, os.R_OK, effective_ids=True):
@@ -121,7 +104,7 @@ def _on_data_open(
 def _differs(
     worker: WorkerState,
     call: Syscall,
-    request: PathRequest,
+    request: caller.PathRequest,
     source: str,
     size: int,
     copies: FileCopies,
@@ -195,20 +178,21 @@ def on_stat(worker: WorkerState, call: Syscall, _: SupervisorServices) -> bool:
 def _answer_stat(worker: WorkerState, call: Syscall, path: str, pin: int, size: int) -> bool:
     """Answer as the file is under its faults; False if it is there, and has its own size."""
     operation = Operation(call.name, path, call.pid)
-    hiding = worker.fire_first_due(OpenError, operation, lambda fault: fault.hides_file)
+    hiding = worker.fire_first_due(faults.OpenError, operation, lambda fault: fault.hides_file)
     if hiding:
         worker.listener.fail(call, hiding.errno)
         return True
-    if call.facts.result_at is None or not any(worker.counters_of_kind(TruncatedFile)):
+    if call.facts.result_at is None or not any(worker.counters_of_kind(faults.TruncatedFile)):
         return False
     try:
-        write_stat(call, pin, size)  # As the kernel would, which shows whether the call succeeds.
+        # As the kernel would, which shows whether the call succeeds.
+        syscalls.write_stat(call, pin, size)
     except OSError:
         return False
     edit = worker.edit_for(operation, size, sizes=True)
     if edit is None or edit.length is None:
         return False
-    write_stat(call, pin, edit.length)
+    syscalls.write_stat(call, pin, edit.length)
     worker.listener.return_value(call, 0)
     return True
 
@@ -216,7 +200,7 @@ def _answer_stat(worker: WorkerState, call: Syscall, path: str, pin: int, size: 
 def on_fallocate(worker: WorkerState, call: Syscall, _: SupervisorServices) -> bool:
     """Fail a fallocate(2) in /dev/shm, as if full; False if the kernel should execute it."""
     path = proc.link_of(call.pid, caller.to_signed(call.arguments[0]))
-    for counter in worker.counters_of_kind(SharedMemoryExhaustion):
+    for counter in worker.counters_of_kind(faults.SharedMemoryExhaustion):
         if path.startswith("/dev/shm/") and counter.reach():
             worker.fire(counter, call.name, path, call.pid)
             worker.leftover_shm.append(path)
@@ -236,7 +220,7 @@ def is_plain_read(worker: WorkerState, call: Syscall) -> bool:
     if call.name not in _READS:
         return False
     try:
-        path = worker.path_at(call.pid, to_signed(call.arguments[0]))
+        path = worker.path_at(call.pid, caller.to_signed(call.arguments[0]))
     except OSError:
         return False
     return not path or not worker.needs_reads_of(path)
@@ -246,7 +230,7 @@ def on_read(worker: WorkerState, call: Syscall, services: SupervisorServices) ->
     """Answer a read, or a mapping, of a file; False if the kernel should execute it."""
     if call.facts.reads_fd is None:
         return False
-    number = to_signed(call.argument(call.facts.reads_fd))
+    number = caller.to_signed(call.argument(call.facts.reads_fd))
     found = _find_read(worker, call, number)
     if found is None:
         return False
@@ -283,9 +267,9 @@ def _find_read(
         if difference := worker.identities.difference(call.pid):
             worker.unobserved[f"read {difference}"] += 1
             return None
-        return path, span(call, number)
+        return path, syscalls.span(call, number)
     except PermissionError:
-        worker.unobserved[f"read {INVISIBLE}"] += 1
+        worker.unobserved[f"read {caller.INVISIBLE}"] += 1
     except (FileNotFoundError, ProcessLookupError):  # The kernel refuses the call.
         pass
     return None
@@ -321,7 +305,7 @@ def _read_answer(
         worker.listener.continue_syscall(call)
 
     def give_part() -> None:
-        description = description_of(call, number)
+        description = syscalls.description_of(call, number)
         try:
             count = description.read(worker.listener, call, due.max_bytes or 0)
             services.bytes_read.add(count)
@@ -346,7 +330,7 @@ def on_write(
 
     The first write to a new file may have to wait until *answer_rest* answers it.
     """
-    number = to_signed(call.argument(call.facts.writes_fd))
+    number = caller.to_signed(call.argument(call.facts.writes_fd))
     path = _written_path(worker, call.pid, number)
     if path is None:
         return False
@@ -357,7 +341,7 @@ def on_write(
     if call.facts.has_data and Place.LOCK in worker.sees:
         worker.write_locks.note_write(call.pid, path)
     try:
-        length = requested_length(call) if is_meant and call.facts.writes_buffers else 0
+        length = syscalls.requested_length(call) if is_meant and call.facts.writes_buffers else 0
     except OSError:  # The kernel also refuses the call.
         return False
     due = worker.write_due(Operation(call.name, path, call.pid), length)
@@ -395,7 +379,7 @@ def _written_path(worker: WorkerState, pid: int, number: int) -> str | None:
             return None
         status = os.stat(f"/proc/{pid}/fd/{number}")
     except PermissionError:
-        worker.unobserved[f"write {INVISIBLE}"] += 1
+        worker.unobserved[f"write {caller.INVISIBLE}"] += 1
         return None
     except (FileNotFoundError, ProcessLookupError):  # The kernel refuses the call.
         return None
@@ -419,7 +403,7 @@ def _write_part(worker: WorkerState, call: Syscall, length: int) -> bool:
 def _die_after_half(
     worker: WorkerState,
     call: Syscall,
-    death: FaultCounter[WorkerKilled],
+    death: FaultCounter[faults.WorkerKilled],
     path: str,
     half: int,
     services: SupervisorServices,
@@ -453,10 +437,10 @@ def _die_after_half(
     return True
 
 
-def _target(worker: WorkerState, call: Syscall) -> Description | None:
+def _target(worker: WorkerState, call: Syscall) -> syscalls.Description | None:
     """Where a part of *call* can be written; None, which is refused, if nowhere."""
     try:
-        return description_of(call, to_signed(call.argument(call.facts.writes_fd)))
+        return syscalls.description_of(call, caller.to_signed(call.argument(call.facts.writes_fd)))
     except PermissionError as error:
         worker.refuse(
             f"a {call.name} cannot be shortened: pidfd_getfd(2) is forbidden here (the container's"

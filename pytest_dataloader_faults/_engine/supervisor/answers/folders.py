@@ -10,31 +10,16 @@ import stat
 from collections.abc import Iterator
 from typing import NamedTuple
 
+from pytest_dataloader_faults import faults
 from pytest_dataloader_faults._engine.file_copies import FileCopies, FileEdit
-from pytest_dataloader_faults._engine.kernel import caller
+from pytest_dataloader_faults._engine.kernel import caller, syscalls
 from pytest_dataloader_faults._engine.kernel.caller import PathRequest, Syscall
 from pytest_dataloader_faults._engine.kernel.calls import Role
-from pytest_dataloader_faults._engine.kernel.syscalls import (
-    FOLDER,
-    LINK,
-    REGULAR,
-    UNKNOWN,
-    Entry,
-    give_entries,
-    read_entries,
-    write_stat,
-)
 from pytest_dataloader_faults._engine.plan import FaultCounter, Operation
 from pytest_dataloader_faults._engine.supervisor.answers.files import return_fd
 from pytest_dataloader_faults._engine.supervisor.answers.workers import SupervisorServices
 from pytest_dataloader_faults._engine.supervisor.worker_state import WorkerState
 from pytest_dataloader_faults._engine.system import proc
-from pytest_dataloader_faults.faults import (
-    ListingError,
-    ListingOrder,
-    OpenError,
-    StrayEntry,
-)
 
 # Some facts about a listing. It takes one call for a few hundred entries, and one more that returns
 # none. What a fault changes is decided at the first call, at which the offset of the descriptor is
@@ -74,7 +59,7 @@ def on_list(worker: WorkerState, call: Syscall, services: SupervisorServices) ->
             return False
         operation = Operation(call.name, path, call.pid)
         worker.tallies["listings"][path] += 1
-        if fault := worker.fire_first_due(ListingError, operation):
+        if fault := worker.fire_first_due(faults.ListingError, operation):
             worker.listener.fail(call, fault.errno)
             return True
         _begin(worker, call, operation, services.copies)
@@ -86,16 +71,16 @@ def on_list(worker: WorkerState, call: Syscall, services: SupervisorServices) ->
 
 def _begin(worker: WorkerState, call: Syscall, operation: Operation, copies: FileCopies) -> None:
     """Keep the entries of the folder if faults change them."""
-    orders = list(worker.counters_for_path(ListingOrder, operation.path))
-    counters = worker.counters_of_kind(OpenError)
+    orders = list(worker.counters_for_path(faults.ListingOrder, operation.path))
+    counters = worker.counters_of_kind(faults.OpenError)
     hiding = [counter for counter in counters if counter.fault.hides_file]
-    strays = any(worker.counters_for_path(StrayEntry, operation.path))
+    strays = any(worker.counters_for_path(faults.StrayEntry, operation.path))
     if not orders and not hiding and not strays:
         return
     number = caller.to_signed(call.arguments[0])
     folder = os.open(f"/proc/{call.pid}/fd/{number}", os.O_RDONLY | os.O_DIRECTORY)
     try:
-        entries = read_entries(folder)
+        entries = syscalls.read_entries(folder)
     finally:
         os.close(folder)
     changed = add_entries(worker, operation, entries, copies) if strays else entries
@@ -112,9 +97,9 @@ def _begin(worker: WorkerState, call: Syscall, operation: Operation, copies: Fil
 def _remove_hidden(
     worker: WorkerState,
     operation: Operation,
-    hiding: list[FaultCounter[OpenError]],
-    entries: list[Entry],
-) -> Iterator[Entry]:
+    hiding: list[FaultCounter[faults.OpenError]],
+    entries: list[syscalls.Entry],
+) -> Iterator[syscalls.Entry]:
     folders = (operation.path, *worker.folder_links.get(operation.path, ()))
     for entry in entries:
         paths = [os.path.join(folder, os.fsdecode(entry.name)) for folder in folders]
@@ -126,12 +111,14 @@ def _remove_hidden(
             worker.fire(counter, operation.call, path, operation.pid)
 
 
-def _is_folder(entry: Entry, path: str) -> bool:
+def _is_folder(entry: syscalls.Entry, path: str) -> bool:
     """Whether *entry* is a folder, or a link to one: these can be opened under an ``OpenError``."""
-    return entry.kind in (FOLDER, LINK, UNKNOWN) and os.path.isdir(path)
+    return entry.kind in (syscalls.FOLDER, syscalls.LINK, syscalls.UNKNOWN) and os.path.isdir(path)
 
 
-def _reorder(fault: ListingOrder, path: str, entries: list[Entry]) -> list[Entry]:
+def _reorder(
+    fault: faults.ListingOrder, path: str, entries: list[syscalls.Entry]
+) -> list[syscalls.Entry]:
     """*entries* in the order of *fault*, which does not change from one listing to the next."""
     dots = [entry for entry in entries if entry.name in _DOTS]
     listed = [entry for entry in entries if entry.name not in _DOTS]
@@ -142,10 +129,10 @@ def _reorder(fault: ListingOrder, path: str, entries: list[Entry]) -> list[Entry
     return [*dots, *listed]
 
 
-def _return_entries(worker: WorkerState, call: Syscall, entries: list[Entry]) -> None:
+def _return_entries(worker: WorkerState, call: Syscall, entries: list[syscalls.Entry]) -> None:
     folder = _duplicate(worker, call)
     try:
-        worker.listener.return_value(call, give_entries(call, entries, folder))
+        worker.listener.return_value(call, syscalls.give_entries(call, entries, folder))
     except OSError as error:
         worker.listener.fail(call, error.errno or 0)
     finally:
@@ -200,8 +187,8 @@ class _Stray(NamedTuple):
 
 
 def add_entries(
-    worker: WorkerState, operation: Operation, entries: list[Entry], copies: FileCopies
-) -> list[Entry]:
+    worker: WorkerState, operation: Operation, entries: list[syscalls.Entry], copies: FileCopies
+) -> list[syscalls.Entry]:
     """*entries* of the folder that *operation* lists, with those that faults add to them."""
     names = {os.fsdecode(entry.name) for entry in entries}
     for counter in _counters_for_folder(worker, operation.path, operation.pid):
@@ -211,7 +198,7 @@ def add_entries(
             continue
         worker.fire(counter, operation.call, stray.path, operation.pid)
         names.add(name)
-        entry = Entry(os.fstat(stray.copy).st_ino, REGULAR, os.fsencode(name))
+        entry = syscalls.Entry(os.fstat(stray.copy).st_ino, syscalls.REGULAR, os.fsencode(name))
         middle = len(entries) // 2
         entries = [*entries[:middle], entry, *entries[middle:]]
     return entries
@@ -219,14 +206,14 @@ def add_entries(
 
 def _counters_for_folder(
     worker: WorkerState, folder: str, pid: int | None
-) -> Iterator[FaultCounter[StrayEntry]]:
+) -> Iterator[FaultCounter[faults.StrayEntry]]:
     """The faults that add an entry to *folder*; none if *pid* may not see the same folder."""
-    counters = list(worker.counters_for_path(StrayEntry, folder))
+    counters = list(worker.counters_for_path(faults.StrayEntry, folder))
     if counters and pid is not None and not worker.identities.difference(pid):
         yield from counters
 
 
-def _find_stray(fault: StrayEntry, folder: str, copies: FileCopies) -> _Stray | None:
+def _find_stray(fault: faults.StrayEntry, folder: str, copies: FileCopies) -> _Stray | None:
     """What *fault* adds to *folder*; None if there is no file to copy."""
     name, source, length = fault.name, _NOTHING, 0
     if fault.is_copy:
@@ -274,7 +261,7 @@ def _half_of(path: str) -> int | None:
 
 def on_stray(worker: WorkerState, call: Syscall, services: SupervisorServices) -> bool:
     """Answer a call that names an entry which a fault adds; False if it names something else."""
-    if not any(worker.counters_of_kind(StrayEntry)):
+    if not any(worker.counters_of_kind(faults.StrayEntry)):
         return False
     is_open = call.facts.role is Role.OPENS
     try:
@@ -300,7 +287,7 @@ def on_stray(worker: WorkerState, call: Syscall, services: SupervisorServices) -
 def _fire(worker: WorkerState, call: Syscall, path: str, copies: FileCopies) -> _Stray | None:
     """The entry that *path* is, if a fault adds it; the fault fires by that."""
     folder, name = os.path.split(path)
-    counters = worker.counters_of_kind(StrayEntry)
+    counters = worker.counters_of_kind(faults.StrayEntry)
     if not any(_may_be_named(each.fault, name) for each in counters) or os.path.lexists(path):
         return None
     folder = os.path.realpath(folder)
@@ -313,7 +300,7 @@ def _fire(worker: WorkerState, call: Syscall, path: str, copies: FileCopies) -> 
     return None
 
 
-def _may_be_named(fault: StrayEntry, name: str) -> bool:
+def _may_be_named(fault: faults.StrayEntry, name: str) -> bool:
     """Whether *fault* could add an entry of that *name* to a folder."""
     return bool(fault.copy_of(name)) if fault.is_copy else name == fault.name
 
@@ -333,7 +320,7 @@ def _answer_by_path(worker: WorkerState, call: Syscall, stray: _Stray) -> None:
         number = errno.EACCES if mode & os.X_OK else 0
     elif call.facts.result_at is not None:
         try:
-            write_stat(call, stray.copy, os.fstat(stray.copy).st_size)
+            syscalls.write_stat(call, stray.copy, os.fstat(stray.copy).st_size)
         except OSError as error:
             number = error.errno or 0
     if number:

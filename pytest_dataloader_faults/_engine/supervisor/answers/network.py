@@ -15,25 +15,12 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import NamedTuple, TypeVar
 
-from pytest_dataloader_faults._engine.kernel.caller import (
-    INVISIBLE,
-    Peer,
-    Syscall,
-    duplicate_socket,
-    is_connecting,
-    peer_of,
-    shares_network_namespace,
-    waits_for,
-)
+from pytest_dataloader_faults import faults
+from pytest_dataloader_faults._engine.kernel import caller
+from pytest_dataloader_faults._engine.kernel.caller import Syscall
 from pytest_dataloader_faults._engine.plan import FaultCounter, Operation
 from pytest_dataloader_faults._engine.supervisor.answers.workers import SupervisorServices
 from pytest_dataloader_faults._engine.supervisor.worker_state import WorkerState
-from pytest_dataloader_faults.faults import (
-    ConnectError,
-    ConnectionClosed,
-    ConnectionReset,
-    HttpError,
-)
 from pytest_dataloader_faults.faults.base import ANSWER, Place
 from pytest_dataloader_faults.faults.files import TLS_CONNECTION, UNLIMITED_WAITS
 
@@ -63,29 +50,29 @@ _Result = TypeVar("_Result")
 def on_connect(worker: WorkerState, call: Syscall, services: SupervisorServices) -> bool:
     """Answer a connect(2), or have a thread do it; False if the kernel should execute it."""
     try:
-        peer = peer_of(call)
+        peer = caller.peer_of(call)
     except PermissionError:
-        worker.unobserved[f"connect {INVISIBLE}"] += 1
+        worker.unobserved[f"connect {caller.INVISIBLE}"] += 1
         return False
-    if peer is None or is_connecting(call):
+    if peer is None or caller.is_connecting(call):
         return False
     worker.tallies["connections"][peer.path] += 1
     operation = Operation(call.name, peer.path, call.pid)
-    if fault := worker.fire_first_due(ConnectError, operation):
+    if fault := worker.fire_first_due(faults.ConnectError, operation):
         worker.listener.fail(call, fault.errno)
         return True
     if not worker.targets(peer.path, Place.ANSWER):
         return False
-    if not shares_network_namespace(call.pid):
+    if not caller.shares_network_namespace(call.pid):
         worker.unobserved["connect in another network namespace"] += 1
         return False
-    connection = duplicate_socket(call)
+    connection = caller.duplicate_socket(call)
     relayed = Relayed(worker, call, peer, connection, services)
     threading.Thread(target=relayed.run, daemon=True).start()
     return True
 
 
-def _connect_here(connection: socket.socket, peer: Peer) -> tuple[int, socket.socket]:
+def _connect_here(connection: socket.socket, peer: caller.Peer) -> tuple[int, socket.socket]:
     """Connect the worker's *connection* to this process: the result, and our end of it."""
     of_4 = peer.family == socket.AF_INET or peer.is_mapped
     family, host = (socket.AF_INET, "127.0.0.1") if of_4 else (socket.AF_INET6, "::1")
@@ -130,7 +117,7 @@ class Relayed:
         self,
         worker: WorkerState,
         call: Syscall,
-        peer: Peer,
+        peer: caller.Peer,
         connection: socket.socket,
         services: SupervisorServices,
     ) -> None:
@@ -147,8 +134,8 @@ class Relayed:
         """How many bytes of this answer."""
         self._is_cut = self._is_reset = False
 
-    def _http_counters(self) -> list[FaultCounter[HttpError]]:
-        return list(self._worker.counters_for_path(HttpError, self._operation.path))
+    def _http_counters(self) -> list[FaultCounter[faults.HttpError]]:
+        return list(self._worker.counters_for_path(faults.HttpError, self._operation.path))
 
     def _ask(self, action: Callable[[], _Result]) -> _Result:
         """The result of *action* in the supervisor's loop."""
@@ -309,12 +296,12 @@ class Relayed:
 
     def _due_cut(self, begin: int, end: int) -> CutOff | None:
         """Where the answer ends, if that is among its bytes from *begin* to *end*."""
-        for kind in (ConnectionReset, ConnectionClosed):
+        for kind in (faults.ConnectionReset, faults.ConnectionClosed):
             fault = self._worker.fire_first_due(
                 kind, self._operation, lambda fault: begin <= fault.after < end
             )
             if fault:
-                return CutOff(fault.after, kind is ConnectionReset)
+                return CutOff(fault.after, kind is faults.ConnectionReset)
         return None
 
     def _hold(self, released: threading.Event) -> None:
@@ -332,7 +319,7 @@ class Relayed:
     def _end_hang(self, released: threading.Event) -> None:
         """The loader has given up, or the scope ends."""
         is_open = self._near.fileno() >= 0
-        if is_open and waits_for(self._worker.pid, self._near.getsockname()):
+        if is_open and caller.waits_for(self._worker.pid, self._near.getsockname()):
             self._worker.tallies[UNLIMITED_WAITS][self._operation.path] += 1
         released.set()
 
@@ -421,7 +408,7 @@ def _protocol_of(data: bytes) -> str:
     return TLS_CONNECTION if data.startswith(_TLS_HANDSHAKE) else _OTHER_PROTOCOL
 
 
-def make_answer(error: HttpError, request: _Request, number: int) -> bytes:
+def make_answer(error: faults.HttpError, request: _Request, number: int) -> bytes:
     """The response to *request*, the one with this *number*.
 
     Pages for different requests differ from their first bytes on, so that no part of them can be

@@ -19,18 +19,10 @@ from collections.abc import Callable, Iterator
 from typing import TypeAlias
 
 from pytest_dataloader_faults import faults
+from pytest_dataloader_faults._engine import protocol
 from pytest_dataloader_faults._engine.file_copies import FileCopies
 from pytest_dataloader_faults._engine.kernel.caller import Syscall
 from pytest_dataloader_faults._engine.plan import MAP, FaultCounter, FaultPlan, Operation
-from pytest_dataloader_faults._engine.protocol import (
-    CLOSE,
-    DIE,
-    EXIT,
-    REMAP,
-    REPLACE,
-    Hello,
-    Order,
-)
 from pytest_dataloader_faults._engine.supervisor.events import (
     Action,
     DeathScheduler,
@@ -39,12 +31,7 @@ from pytest_dataloader_faults._engine.supervisor.events import (
 )
 from pytest_dataloader_faults._engine.supervisor.races import Rendezvous
 from pytest_dataloader_faults._engine.supervisor.worker_state import InheritedFile, WorkerState
-from pytest_dataloader_faults._engine.system.proc import (
-    descriptors,
-    is_write_only,
-    limit_for_headroom,
-    link_of,
-)
+from pytest_dataloader_faults._engine.system import proc
 from pytest_dataloader_faults._engine.system.temporary import SharedCount
 from pytest_dataloader_faults.faults import ClosedDescriptor
 from pytest_dataloader_faults.faults.base import FiringKind
@@ -78,7 +65,7 @@ class FetchStart:
         self._worker = worker
         self._sample = sample
         self._deaths = deaths
-        self._orders: list[Order] = []
+        self._orders: list[protocol.Order] = []
 
     def process(self) -> None:
         """Make happen what is due now, and let the worker proceed after that."""
@@ -125,14 +112,14 @@ class FetchStart:
         counter.matched += 1
         if isinstance(fault, faults.WorkerExited):
             worker.fire(counter, f"exit {fault.code}", kind=FiringKind.DEATH)
-            self._orders.append((EXIT, fault.code))
+            self._orders.append((protocol.EXIT, fault.code))
         elif isinstance(fault, faults.WorkerHung):
             worker.fire(counter, "hang", kind=FiringKind.HANG)
             worker.hung = True
         elif isinstance(fault, faults.WorkerKilled):
             worker.fire(counter, f"signal {fault.signal}", kind=FiringKind.DEATH)
             if fault.sending:
-                self._orders.append((DIE, fault.signal))
+                self._orders.append((protocol.DIE, fault.signal))
             else:
                 end(worker, fault.signal)
 
@@ -142,7 +129,9 @@ def _lower_limit(worker: WorkerState) -> None:
     for counter in worker.counters_of_kind(faults.DescriptorExhaustion):
         if worker.limit is None:
             try:
-                limit = limit_for_headroom(descriptors(worker.pid), counter.fault.headroom)
+                limit = proc.limit_for_headroom(
+                    proc.descriptors(worker.pid), counter.fault.headroom
+                )
                 soft, hard = resource.prlimit(worker.pid, resource.RLIMIT_NOFILE)
                 limit = min(limit, soft)
                 resource.prlimit(worker.pid, resource.RLIMIT_NOFILE, (limit, hard))
@@ -193,7 +182,9 @@ _IN_ONE_MESSAGE = 60
 """One takes up to 253 descriptors (SCM_MAX_FD, unix(7)), for which the worker needs numbers."""
 
 
-def give_orders(worker: WorkerState, hello: Hello, sources: list[int], copies: FileCopies) -> None:
+def give_orders(
+    worker: WorkerState, hello: protocol.Hello, sources: list[int], copies: FileCopies
+) -> None:
     """Tell *worker* what to do with each descriptor and mapping that it brought along.
 
     Files without such a name here are left alone: they were opened outside of this container.
@@ -208,50 +199,50 @@ def give_orders(worker: WorkerState, hello: Hello, sources: list[int], copies: F
 
 
 def _orders_for_files(
-    worker: WorkerState, hello: Hello, sources: list[int], copies: FileCopies
-) -> Iterator[tuple[Order, int | None]]:
+    worker: WorkerState, hello: protocol.Hello, sources: list[int], copies: FileCopies
+) -> Iterator[tuple[protocol.Order, int | None]]:
     """Each order about a descriptor, with our descriptor of what replaces it."""
     for place, (fd, path) in enumerate(hello.inherited):
         if not os.path.exists(path):
             continue
         worker.inherited[fd] = InheritedFile(path, sources[place] if sources[place:] else None)
-        if is_write_only(fd, worker.pid):
+        if proc.is_write_only(fd, worker.pid):
             continue
         source = f"/proc/{worker.pid}/fd/{fd}"
         operation = Operation("dup2", path, None, FiringKind.REPLACED)
         if worker.closes(Operation("close", path)):
-            yield (CLOSE, fd), None
+            yield (protocol.CLOSE, fd), None
         elif edit := worker.edit_for(operation, os.stat(source).st_size):
-            yield (REPLACE, fd), copies.get_copy(path, edit, source)
+            yield (protocol.REPLACE, fd), copies.get_copy(path, edit, source)
 
 
 def _orders_for_mappings(
-    worker: WorkerState, hello: Hello, copies: FileCopies
-) -> Iterator[tuple[Order, int]]:
+    worker: WorkerState, hello: protocol.Hello, copies: FileCopies
+) -> Iterator[tuple[protocol.Order, int]]:
     for place, path in enumerate(hello.mapped):
         if not os.path.exists(path):
             continue
         operation = Operation(MAP, path)
         worker.count(path, "reads")
         if edit := worker.edit_for(operation, os.stat(path).st_size):
-            yield (REMAP, place), copies.get_copy(path, edit, path)
+            yield (protocol.REMAP, place), copies.get_copy(path, edit, path)
         elif worker.failing_read(operation, sys.maxsize):
             # Not a copy of the file: to map it is no read of the dataset's.
-            yield (REMAP, place), copies.empty
+            yield (protocol.REMAP, place), copies.empty
 
 
-def close_at_sample(worker: WorkerState, sample: int) -> list[Order]:
+def close_at_sample(worker: WorkerState, sample: int) -> list[protocol.Order]:
     """The descriptors that *worker* should close before it starts *sample*."""
-    orders: list[Order] = []
+    orders: list[protocol.Order] = []
     closing = worker.counters_of_kind(ClosedDescriptor)
     counters = [each for each in closing if each.fault.sample == sample]
-    for fd in sorted(descriptors(worker.pid)) if counters else ():
-        path = worker.path_at(worker.pid, fd) or link_of(worker.pid, fd)
+    for fd in sorted(proc.descriptors(worker.pid)) if counters else ():
+        path = worker.path_at(worker.pid, fd) or proc.link_of(worker.pid, fd)
         counter = next((each for each in counters if each.matches(path)), None)
         if counter is None or not os.path.isfile(path):
             continue
-        if not is_write_only(fd, worker.pid):
+        if not proc.is_write_only(fd, worker.pid):
             counter.matched += 1
             worker.fire(counter, "close", path)
-            orders.append((CLOSE, fd))
+            orders.append((protocol.CLOSE, fd))
     return orders
