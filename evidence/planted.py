@@ -13,17 +13,41 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch.utils.data import get_worker_info
+from torch.utils.data import Dataset, get_worker_info
 
 from pytest_dataloader_faults.outcomes import Verdict
-from support.datasets import COUNT, SIZE, Records, decode, zeros
-from support.planted import ALONE, Mirrored, StaleThenFailing
+from support.datasets import COUNT, SIZE, Records, decode, write_records, zeros
+from support.planted import ALONE, StaleThenFailing
 
 _HALF = SIZE // 2
 
 
 def _tensor(data: bytes) -> torch.Tensor:
     return torch.tensor(list(data), dtype=torch.uint8)
+
+
+class Mirrored(Dataset[Any]):
+    """Goes to the mirror where the first copy cannot be opened, and does not check that one."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.mirror = folder.parent / "mirror"
+        if not self.mirror.exists():
+            write_records(self.mirror)
+        self.names = sorted(os.listdir(folder))
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+    def __getitem__(self, index: int) -> Any:
+        path = self.folder / self.names[index]
+        try:
+            file = open(path, "rb")
+        except OSError:
+            data = (self.mirror / self.names[index]).read_bytes()
+            return torch.tensor(list(data.ljust(SIZE, b"\0")), dtype=torch.uint8)
+        with file:
+            return decode(file.read(), path)
 
 
 class HalfCached(Records):

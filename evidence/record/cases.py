@@ -16,10 +16,11 @@ from typing import Any
 
 from field import Tried, load_all
 from pytest_dataloader_faults.battery.checks import CHECKS
-from record import odd_loaders
-from support import corpus, infinite_loaders
+from record import infinite_loaders, odd_loaders
+from support import corpus
 from support.corpus import at_rest, network
 from support.datasets import Records, write_records
+from support.infinite_loaders import infinite
 
 FIELD = (
     "wds_plain wds_continue hf_disk hf_images sqlite_rows h5_kept h5_lazy zarr_rows nanogpt"
@@ -32,11 +33,6 @@ _AT_REST = "missing-file empty-file truncated-file corrupted-file read-error".sp
 _OF_LOADERS = "workers-agree pickles two-epochs read-error worker-killed".split()
 _SIZED = ("", "list", "tuple", "deque", *odd_loaders.TORCHS)
 """Samplers for loaders that keep one iterator, which need a length."""
-_KEEP_ITERATOR = [
-    getattr(infinite_loaders, name)
-    for name in "Lazy Eager InClosure InGenerator LeavesOut Scaling ScalingLeavingOut EndsEarly"
-    " CountsHalf".split()
-]
 NEEDS_ACCELERATOR = "pin-memory"
 
 
@@ -151,7 +147,7 @@ def _odd() -> Iterator[Case]:
         loader = odd_loaders.OddLoader(dataset, options=options, **how)
         prepare = functools.partial(_without_data, loader)
         yield Case(f"odd/{dataset}", tuple(_in_order(_OF_LOADERS)), prepare)
-    for kind in _KEEP_ITERATOR:
+    for kind in infinite_loaders.LOADERS:
         prepare = functools.partial(_with_records, kind)
         yield Case(f"odd/{kind.__name__}", tuple(_in_order(_OF_LOADERS)), prepare)
 
@@ -168,7 +164,7 @@ def _with_records(kind: type[Any], folder: Path) -> Iterator[dict[str, Any]]:
 
 
 def _load_records(kind: type[Any], records: Path) -> Any:
-    return infinite_loaders.infinite(kind, Records(records))
+    return infinite(kind, Records(records))
 
 
 def _field(names: Iterable[str] | None) -> Iterator[Case]:

@@ -12,12 +12,16 @@ from torch.utils.data import DataLoader, get_worker_info
 from pytest_dataloader_faults import CheckResult, Verdict, check_dataset
 from pytest_dataloader_faults.battery.checking import select_checks
 from pytest_dataloader_faults.battery.checks import CHECKS, GROUPS
-from pytest_dataloader_faults.exceptions import CheckFailedError, InvalidArgumentError
+from pytest_dataloader_faults.exceptions import (
+    CheckFailedError,
+    FlakyCheckWarning,
+    InvalidArgumentError,
+)
 from pytest_dataloader_faults.outcomes import Finding
 from support.corpus.descriptors import Unpacked
 from support.corpus.streams import RestDropped
 from support.datasets import COUNT, Records, RecordStream, write_records
-from support.plugin_datasets import Numbers
+from support.plugin_datasets import Numbers, ZerosOnce
 from support.results import failure_of, result_of
 from support.specimens import BadSample, Unsharded, ZerosOnError
 
@@ -78,6 +82,29 @@ def test_first_failure_raises_with_the_evidence(records):
     lines = str(caught.value).splitlines()
     assert lines[0].startswith("open-error: failed_unclearly: RuntimeError does not say")
     assert "reproduce: check_dataset(make_dataset, only='open-error', " in lines[-1]
+
+
+@pytest.fixture(name="fails_once")
+def _fails_once(records, tmp_path):
+    (tmp_path / "note").touch()  # What a trial creates after a fault is removed.
+    return lambda: ZerosOnce(records, tmp_path / "note")
+
+
+def test_a_failure_that_is_not_reproduced_is_a_warning(fails_once):
+    with pytest.warns(FlakyCheckWarning, match="flaky: 1 of 3 trials failed"):
+        (result,) = check_dataset(fails_once, only="open-error")
+
+    assert (result.verdict, result.passed, result.failed) == ("corrupted", False, False)
+    assert (result.reproduced, len(result.trials)) == (False, 3)
+    assert "trial 2: failed_cleanly" in result.explanation
+
+
+def test_an_expected_failure_that_comes_and_goes_is_expected(fails_once):
+    (result,) = check_dataset(
+        fails_once, only="open-error", expected_failures={"open-error": "issue 7"}
+    )
+
+    assert (result.verdict, result.failed, len(result.trials)) == ("corrupted", False, 1)
 
 
 def test_expected_failure_that_passes_is_raised(records):

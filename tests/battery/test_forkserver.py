@@ -5,15 +5,8 @@ import types
 
 from support.datasets import Records
 from support.results import failure_of
-from support.served import KeepsFile
 
 SERVED = {"multiprocessing_context": "forkserver"}
-
-
-def test_what_is_opened_before_the_fork_is_not_shared(records):
-    result = failure_of(lambda: KeepsFile(records), "workers-agree", loader=SERVED)
-    assert result.verdict == "fails_without_fault"
-    assert "__getstate__" in result.explanation
 
 
 def test_what_a_worker_cannot_import_is_named(records, monkeypatch):

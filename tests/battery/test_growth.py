@@ -43,7 +43,6 @@ from support.facts import EPOCH_1, ordinary, revised
 from support.refusals import missing_parts
 from support.results import failure_of, result_of
 from support.rows import rows, slow
-from support.specimens import TornCache
 from support.waiting import allowed
 
 GROWTH = "persistent-workers"
@@ -166,13 +165,6 @@ def test_few_epochs_are_enough_if_nothing_changes(kib, threads, is_enough):
     footprints = [Footprint(n, "worker 0", memory << 10, 9, count) for n, (memory, count) in values]
     assert is_constant(footprints) == is_enough
     assert not (is_enough and find_growth(footprints))
-
-
-def test_cache_on_the_disk_is_no_leftover(records):
-    result = result_of(lambda: TornCache(records), "two-epochs")
-
-    assert result.passed, result.explanation
-    assert any(each.leftover_files for each in result.outcome.workers)
 
 
 class Caches(Dataset[int]):

@@ -72,10 +72,9 @@ def test_several_loaders_or_datasets(records, kind, names):
         assert f"@pytest.mark.parametrize('part', {names})" in text
 
 
-@pytest.mark.parametrize("is_ready", [False, True])
-def test_a_container_of_one_loader_is_that_loader(records, is_ready):
+def test_a_container_of_one_loader_is_that_loader(records):
     one = {"val": [_loader(ZerosOnError(records))]}
-    (result,) = check_dataset(one if is_ready else lambda: one, **CHECK)
+    (result,) = check_dataset(lambda: one, **CHECK)
     assert result.verdict == "corrupted"
 
 

@@ -17,11 +17,10 @@ from pytest_dataloader_faults.faults import (
     TruncatedFile,
 )
 from support.attempts import attempt, attempt_followed, error_of
-from support.children import in_its_own_process
+from support.children import NOBODY, become_nobody, in_its_own_process
 from support.epochs import alone, epoch
 from support.tries import ENOUGH, Tries
 
-NOBODY = 65534
 _DROP = 24
 OVERRIDE = (1, 2)
 """CAP_DAC_OVERRIDE and CAP_DAC_READ_SEARCH, which let root read any file."""
@@ -62,12 +61,6 @@ def _check(result):
     return result
 
 
-def _become_nobody():
-    os.setgroups([])
-    os.setgid(NOBODY)
-    os.setuid(NOBODY)
-
-
 def _drop_capabilities(*capabilities):
     """As root: give up *capabilities*, here and in the programs that follow."""
     for capability in capabilities:
@@ -93,7 +86,7 @@ def _other_user(folder):
     path = _private(folder)
 
     def read():
-        _become_nobody()
+        become_nobody()
         return _read(path)
 
     return read

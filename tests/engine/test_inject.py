@@ -1,9 +1,6 @@
 """``inject`` around one's own loop: which loaders it reaches, and what it says at its end."""
 
-import os
-
 import pytest
-import torch
 from torch.utils.data import DataLoader, _utils
 
 from pytest_dataloader_faults import inject
@@ -13,16 +10,11 @@ from pytest_dataloader_faults.exceptions import (
     InvalidArgumentError,
 )
 from pytest_dataloader_faults.faults import (
-    ClosedDescriptor,
     CorruptedFile,
     DescriptorExhaustion,
-    OpenError,
     ReadError,
-    SharedMemoryExhaustion,
-    ShortRead,
     SlowRead,
     TruncatedFile,
-    WorkerKilled,
 )
 from support.attempts import epoch_of
 from support.datasets import COUNT, Records
@@ -103,66 +95,7 @@ def test_the_bodys_own_error_goes_first():
 # All kinds of faults in one scope.
 
 
-TOGETHER = (
-    OpenError("*/00.rec"),
-    ReadError("*/01.rec"),
-    ShortRead("*/02.rec"),
-    TruncatedFile("*/03.rec"),
-    CorruptedFile("*/04.rec"),
-    ClosedDescriptor("*/05.rec"),
-    SlowRead("*/06.rec", seconds=0.01),
-    DescriptorExhaustion(headroom=4),
-    SharedMemoryExhaustion(),
-    WorkerKilled(at=10),
-)
-"""Each is due at the sample of its place here. What ends the epoch comes last."""
 SCARCE, SHARED = 7, 8
-
-
-class KeepsGoing(Tries):
-    """Reads a file for each sample; at two of them it needs much, or shares a tensor."""
-
-    def __init__(self, paths):
-        super().__init__(paths, WAYS["read"])
-
-    def __getitem__(self, index):
-        if index == SCARCE:
-            return _open_many(self.sources[index])
-        if index == SHARED:
-            return _share_tensor()
-        return super().__getitem__(index).gave
-
-
-def _open_many(path):
-    descriptors = []
-    try:
-        descriptors.extend(os.open(path, os.O_RDONLY) for _ in range(8))
-    except OSError as error:
-        return error.errno
-    finally:
-        for fd in descriptors:
-            os.close(fd)
-    return len(descriptors)
-
-
-def _share_tensor():
-    try:
-        torch.zeros(10).share_memory_()
-    except RuntimeError as error:
-        return str(error)
-    return None
-
-
-def test_faults_leave_others_their_samples(paths):
-    """All of them happen in one epoch, so that any two happen together."""
-    is_reserving = torch.__version__ >= (2, 10)
-    faults = [
-        each for each in TOGETHER if is_reserving or not isinstance(each, SharedMemoryExhaustion)
-    ]
-    with inject(*faults, require_fired=False) as injection:
-        read = epoch(alone(KeepsGoing(paths)))
-    assert len(read.batches) == 9
-    assert [] == [each.fault for each in injection.faults if not each.fired]
 
 
 def test_an_open_without_a_free_number_counts_whatever_file_it_is_to_open(records):

@@ -18,9 +18,7 @@ import pytest
 from pytest_dataloader_faults import Verdict, inject, run_trial
 from pytest_dataloader_faults._engine.file_copies import FileEdit, altered_copy
 from pytest_dataloader_faults._engine.kernel import caller
-from pytest_dataloader_faults._settings import Settings
-from pytest_dataloader_faults._trial import run_trial_job, take_reference
-from pytest_dataloader_faults._trial.job import Job
+from pytest_dataloader_faults._trial import take_reference
 from pytest_dataloader_faults.faults import (
     CorruptedFile,
     ShortRead,
@@ -29,11 +27,10 @@ from pytest_dataloader_faults.faults import (
     WorkerKilled,
     WriteError,
 )
-from pytest_dataloader_faults.steps import TrialOptions
 from support.attempts import attempt, epoch_of
 from support.contracts.reads import differing
 from support.contracts.writes import CONTENT, WRITING
-from support.datasets import CopiedRecords, Records
+from support.datasets import Records
 from support.epochs import alone
 from support.judging import judge_trial
 from support.rows import rows
@@ -115,18 +112,6 @@ def test_a_death_leaves_half_of_a_write(tmp_path):
             assert ("signal 9", paths[place]) == (firing.call, firing.path)
             assert facts[cell].mentioned == 1
             assert Path(paths[place]).read_bytes() == CONTENT[: len(CONTENT) // 2]
-
-
-def test_a_fault_free_run_counts_writes(records):
-    job = Job(
-        make_dataset=lambda folder: CopiedRecords(records, folder),
-        settings=Settings(loader={"num_workers": 1}),
-        options=TrialOptions(watch_files=True),
-    )
-
-    (worker,) = run_trial_job(job).workers
-    written = {os.path.basename(path): each.writes for path, each in worker.files.items()}
-    assert written == {f"{n:02}.copy": 1 for n in range(16)} | {f"{n:02}.rec": 0 for n in range(16)}
 
 
 class Looping(Records):

@@ -17,7 +17,6 @@ from pytest_dataloader_faults.outcomes import (
     Finding,
     FiringKind,
     Pass,
-    WorkerDeath,
     WorkerFacts,
 )
 from pytest_dataloader_faults.outcomes.agreement import BY_FORM, EXACT, Comparison, Mask
@@ -170,15 +169,6 @@ Current thread 0x2 (most recent call first):
   File "/usr/lib/torch/utils/data/_utils/worker.py", line 1 in _worker_loop
   File "/usr/lib/python3/multiprocessing/process.py", line 1 in run
 """
-
-
-def test_text_shows_what_a_worker_printed_before_it_aborted():
-    epoch = Pass(EPOCH_1, exception=raised("RuntimeError", "is killed by signal: Aborted"))
-    died = replace(epoch, deaths=(WorkerDeath(0, 7, -signal.SIGABRT),))
-    text = _explained(revised(ordinary(died), stderr="fork() is not allowed here\n"))
-
-    assert text.startswith("fails_without_fault")
-    assert "fork() is not allowed here" in text
 
 
 @rows("name", ["error", "stderr", "stacks", "firings"])

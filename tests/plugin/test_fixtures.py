@@ -11,12 +11,9 @@ import torch
 from torch.utils.data import DataLoader
 
 from pytest_dataloader_faults import exceptions, faults, inject
-from pytest_dataloader_faults.exceptions import InvalidArgumentError
 from pytest_dataloader_faults.faults import ReadError
-from pytest_dataloader_faults.injection import FaultInjector
 from support.datasets import COUNT, Records
 from support.epochs import reserves_shared_memory
-from support.rows import rows
 from support.suites import failures_of
 from support.supervisors import running_supervisors
 from support.waiting import allowed, unhindered_time
@@ -294,9 +291,3 @@ def test_a_scope_decorates_functions():
         return 2
 
     assert [two(), two()] == [2, 2]
-
-
-@rows("call", [inject, FaultInjector().inject])
-def test_no_fault_is_refused(call):
-    with pytest.raises(InvalidArgumentError, match=r"no fault was passed.*ReadError"):
-        call()

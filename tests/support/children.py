@@ -57,3 +57,12 @@ def _run(body: Callable[[], object], sink: int) -> None:
         os.write(sink, traceback.format_exc().encode()[-_MOST:])
     finally:
         os._exit(0)
+
+
+NOBODY = 65534
+
+
+def become_nobody() -> None:
+    os.setgroups([])
+    os.setgid(NOBODY)
+    os.setuid(NOBODY)

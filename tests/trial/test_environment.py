@@ -25,8 +25,8 @@ from pytest_dataloader_faults._trial.process.surroundings import FreeResources
 from pytest_dataloader_faults.exceptions import InvalidArgumentError, UnusableEnvironmentError
 from pytest_dataloader_faults.faults import OpenError, SlowRead
 from pytest_dataloader_faults.outcomes.stages import DONE
+from support.children import become_nobody
 from support.datasets import Records, write_records
-from support.nobody import become_nobody
 from support.refusals import missing_parts, refusal
 from support.rows import rows
 from support.surroundings import mount_tmpfs, mounts_are_refused, traceback_under, with_processes
@@ -342,7 +342,7 @@ def _exit_after(act):
     status = 1
     try:
         if os.getuid() == 0:
-            become_nobody(0)
+            become_nobody()
         act()
         status = 0
     finally:

@@ -6,7 +6,6 @@ import signal
 from pathlib import Path
 
 import pytest
-from torch.utils.data import DataLoader
 from torchdata.stateful_dataloader import StatefulDataLoader
 
 from pytest_dataloader_faults import inject
@@ -15,7 +14,7 @@ from pytest_dataloader_faults._engine.plan import FaultPlan
 from pytest_dataloader_faults._engine.protocol import Channel, Door, Hello, WorkerConfig
 from pytest_dataloader_faults.faults import ReadError
 from support.children import in_its_own_process
-from support.datasets import COUNT, Records, write_records
+from support.datasets import COUNT, write_records
 from support.epochs import alone
 from support.tries import WAYS, Tries
 
@@ -39,21 +38,6 @@ def test_a_supervisor_that_is_gone_when_the_listener_is_sent():
     with pytest.raises(OSError, match="not implemented") as refused:
         os.open(os.devnull, os.O_RDONLY)
     assert errno.ENOSYS == refused.value.errno
-
-
-FAULT = ReadError("*/03.rec", times=1)
-
-
-def _until_error(iterator):
-    with pytest.raises(OSError, match="Input/output error"):
-        list(iterator)
-
-
-def test_an_iterator_continues_after_an_error(records):
-    with inject(FAULT):
-        iterator = iter(DataLoader(Records(records), num_workers=1))
-        _until_error(iterator)
-    assert len(list(iterator)) == COUNT - 4
 
 
 FAILED = "OSError: [Errno 5] Input/output error"
