@@ -41,12 +41,12 @@ def _results(tmp_path_factory):
     records = write_records(tmp_path_factory.mktemp("data") / "records")
     batteries = Batteries()
     options = {"call": 1, "expected_failures": {}, "reproduce": "again"}
-    settings, pause = Settings(deadline=allowed(4.0)), []
+    settings, pause = Settings(deadline=allowed(2.0)), []
     make_dataset = partial(HangsOrIsSlow, records, pause)
     results = {}
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(shares, "_MIN_SECONDS_KNOWN_HANG", allowed(1.5))
-        patch.setattr(shares, "_EPOCHS_KNOWN_HANG", 0)  # An epoch is slow on a busy machine.
+        patch.setattr(shares, "_MIN_SECONDS_KNOWN_HANG", allowed(1.0))
+        patch.setattr(shares, "_EPOCHS_KNOWN_HANG", 0)  # An epoch may be slow on a busy machine.
         for name in ("open-error", "descriptor-exhaustion", "read-error"):
             results[name], _ = batteries.run_check(name, make_dataset, settings, **options)
             pause[:] = [sum(_deadlines(results["open-error"])) / 2]  # More than an early look.

@@ -199,9 +199,9 @@ def _error(path):
     return str(caught.value)
 
 
-def test_a_test_that_is_missing_is_reported(suite):
+def test_a_test_that_is_missing_is_reported(light_suite):
     missing = ["test_gone.py::test_zeros", f"{ZEROS}_renamed"]
-    suite.pytester.makepyfile(b="")
-    _write(suite, {test: {"open-error": ""} for test in (*missing, OTHER)})
-    result = suite.run(SUITE.replace("def test_healthy", "def helper"), BASELINE)
+    light_suite.pytester.makepyfile(b="")
+    _write(light_suite, {test: {"open-error": ""} for test in (*missing, OTHER)})
+    result = light_suite.run(PLAIN, BASELINE)
     result.stdout.fnmatch_lines([f"baseline.json lists missing tests: {', '.join(missing)}"])

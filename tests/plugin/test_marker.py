@@ -150,16 +150,20 @@ REFUSED_BY_FIXTURES = [
 ]
 
 
-@rows(
-    ("fixture", "arguments", "message"),
-    [("fault_check", *each) for each in REFUSED]
-    + [("read_errors", *each) for each in REFUSED_BY_FIXTURES],
-)
-def test_bad_arguments_are_errors_of_the_test(light_suite, engine, fixture, arguments, message):
-    result = light_suite.run(MARKED.format(arguments=arguments, fixture=fixture))
-    result.assert_outcomes(errors=1)
-    result.stdout.fnmatch_lines([message.replace("*marker: *", "*@pytest.mark.dataloader_faults")])
-    assert "_options.py" not in result.stdout.str()
+def test_bad_arguments_are_errors_of_the_test(light_suite, engine):
+    for fixture, refused in (("fault_check", REFUSED), ("read_errors", REFUSED_BY_FIXTURES)):
+        sources = {
+            f"test_{number}": MARKED.format(arguments=arguments, fixture=fixture)
+            for number, (arguments, _) in enumerate(refused)
+        }
+        light_suite.pytester.makepyfile(**sources)
+        result = light_suite.again(*(f"{name}.py" for name in sources))
+        result.assert_outcomes(errors=len(refused))
+        _, *errors = re.split(r"^_+ ERROR .*_+$", result.stdout.str(), flags=re.MULTILINE)
+        for (_, message), text in zip(refused, errors, strict=True):
+            pattern = message.replace("*marker: *", "*@pytest.mark.dataloader_faults")
+            pytest.LineMatcher(text.splitlines()).fnmatch_lines([pattern])
+        assert "_options.py" not in result.stdout.str()
 
 
 PRECEDENCE = """

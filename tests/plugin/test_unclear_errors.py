@@ -1,76 +1,61 @@
 """Unclear errors of libraries are warnings, and the filters of warnings decide."""
 
-import json
-
 import pytest
 
 from support.suites import REPORT, items_of, results_of, summary_of
 
-SUITE = """
+NAME = "UnclearErrorWarning"
+SUITE = f"""
 import pytest
 from support.corpus.transport import ReadsSounds
 
-@pytest.mark.dataloader_faults(only=["open-error", "descriptor-exhaustion", "workers-agree"])
+mark = pytest.mark.dataloader_faults
+one = mark(only="open-error")
+
+@mark(only=["open-error", "descriptor-exhaustion", "workers-agree"])
 def test_sounds(fault_check, records):
     fault_check(lambda: ReadsSounds(records))
-"""
-NAME = "UnclearErrorWarning"
-CATEGORY = f"pytest_dataloader_faults.{NAME}"
-LINE = "2 checks warned because of soundfile (raises an error that hides its cause): open-error,"
 
-pytestmark = pytest.mark.usefixtures("engine")
-
-
-def test_it_is_a_warning_by_default(suite):
-    result = suite.run(SUITE, REPORT, "--dataloader-faults-report=r.html", "-v")
-    summary, page = summary_of(result), (suite.path / "r.html").read_text()
-
-    result.assert_outcomes(passed=3, warnings=2)
-    result.stdout.fnmatch_lines([f"*test_inner.py:6: {NAME}: failed_unclearly: LibsndfileError*"])
-    result.stdout.fnmatch_lines(["*PASSED (failed_unclearly, warning)*"])
-    assert "1 of 3 checks passed (1 survived), 2 warned (2 failed_unclearly)" in summary
-    assert LINE in summary
-    assert summary.count("soundfile") == 1
-    unclear = dict.fromkeys(["open-error", "descriptor-exhaustion"], "warned failed_unclearly")
-    assert results_of(suite.path) == {"sounds": {"workers-agree": "passed survived", **unclear}}
-    assert [each["library"] for each in items_of(suite.path)] == ["", "soundfile", "soundfile"]
-    assert '<span class="badge warned">failed_unclearly (warning)</span>' in page
-    assert "<dt>library<dd>soundfile" in page
-
-
-FILTERED = """
-import pytest
-from support.corpus.transport import ReadsSounds
-
-pytestmark = pytest.mark.dataloader_faults(only="open-error")
-
-@pytest.mark.filterwarnings("error::{category}")
+@one
+@pytest.mark.filterwarnings("error::pytest_dataloader_faults.{NAME}")
 def test_fails(fault_check, records):
     fault_check(lambda: ReadsSounds(records))
 
-@pytest.mark.filterwarnings("ignore::{category}")
+@one
+@pytest.mark.filterwarnings("ignore::pytest_dataloader_faults.{NAME}")
 def test_says_nothing(fault_check, records):
     fault_check(lambda: ReadsSounds(records))
+
+@mark(only="open-error", expected_failures={{"open-error": "libsndfile's"}})
+def test_expected(fault_check, records):
+    fault_check(lambda: ReadsSounds(records))
 """
+UNCLEAR = "failed_unclearly"
+EXPECTED = {
+    "sounds": {
+        "workers-agree": "passed survived",
+        **dict.fromkeys(["open-error", "descriptor-exhaustion"], f"warned {UNCLEAR}"),
+    },
+    "fails": {"open-error": f"failed {UNCLEAR}"},
+    "says_nothing": {"open-error": f"warned {UNCLEAR}"},
+    "expected": {"open-error": f"xfailed {UNCLEAR}"},
+}
+LINE = "2 checks warned because of soundfile (raises an error that hides its cause): open-error,"
 
 
-def test_a_filter_makes_it_a_failure_or_silences_it(suite):
-    result = suite.run(FILTERED.format(category=CATEGORY), REPORT)
+@pytest.mark.usefixtures("engine")
+def test_filters_and_expectations_decide(suite):
+    result = suite.run(SUITE, REPORT, "--dataloader-faults-report=r.html", "-v")
+    summary, page = summary_of(result), (suite.path / "r.html").read_text()
 
-    result.assert_outcomes(failed=1, passed=1)
-    result.stdout.fnmatch_lines(["failed_unclearly: LibsndfileError does not say*"])
-    result.stdout.fnmatch_lines(["*1 check failed (1 failed_unclearly)*"])
-    assert results_of(suite.path) == {
-        "fails": {"open-error": "failed failed_unclearly"},
-        "says_nothing": {"open-error": "warned failed_unclearly"},
-    }
-
-
-def test_it_may_be_expected(suite):
-    """As a failure that it would otherwise be."""
-    known = {"test_inner.py::test_sounds": {"open-error": "libsndfile's"}}
-    (suite.path / "known.json").write_text(json.dumps(known))
-    result = suite.run(SUITE, REPORT, "--dataloader-faults-baseline=known.json", "-k", "open")
-
-    result.assert_outcomes(xfailed=1, deselected=2)
-    assert results_of(suite.path) == {"sounds": {"open-error": "xfailed failed_unclearly"}}
+    result.assert_outcomes(passed=4, failed=1, xfailed=1, warnings=2)
+    assert results_of(suite.path) == EXPECTED
+    result.stdout.fnmatch_lines([f"{UNCLEAR}: LibsndfileError does not say*"])
+    result.stdout.fnmatch_lines([f"*test_inner.py:9: {NAME}: {UNCLEAR}: LibsndfileError*"])
+    result.stdout.fnmatch_lines_random([f"*PASSED ({UNCLEAR}, warning)*"])
+    assert "1 of 3 checks passed (1 survived), 2 warned (2 failed_unclearly)" in summary
+    assert LINE in summary
+    libraries = [each["library"] for each in items_of(suite.path) if each["name"] == "sounds"]
+    assert libraries == ["", "soundfile", "soundfile"]
+    assert f'<span class="badge warned">{UNCLEAR} (warning)</span>' in page
+    assert "<dt>library<dd>soundfile" in page
