@@ -59,7 +59,7 @@ Kinds = Iterable[type[Fault]]
 Domains: TypeAlias = Mapping[str, tuple[Hashable, ...]]
 Transient: TypeAlias = vocabulary.OpenError | vocabulary.ReadError
 
-_FIRST: tuple[type[Fault], ...] = (
+DEFAULT_KINDS: tuple[type[Fault], ...] = (
     vocabulary.OpenError,
     vocabulary.ReadError,
     vocabulary.ShortRead,
@@ -69,17 +69,16 @@ _FIRST: tuple[type[Fault], ...] = (
     vocabulary.ClosedDescriptor,
     vocabulary.DescriptorExhaustion,
     vocabulary.WorkerExited,
-)
-"""The kinds that examples shrink to, the simplest first."""
-DEFAULT_KINDS: tuple[type[Fault], ...] = (
-    *_FIRST,
     vocabulary.WriteError,
     vocabulary.ShortWrite,
     vocabulary.ConnectError,
     vocabulary.ConnectionReset,
     vocabulary.HttpError,
 )
-"""The faults that a healthy dataset survives, or fails from cleanly, with any loader."""
+"""The faults that a healthy dataset survives, or fails from cleanly, with any loader.
+
+Examples shrink to the first of them.
+"""
 
 _FEW = (1, 2, 3)
 """Values of *times* for faults that take time whenever they fire."""

@@ -150,11 +150,6 @@ def altered_copy(path: str, edit: FileEdit, source: str, *, in_memory: bool) -> 
         os.close(original)
 
 
-def copy_content(original: int, copy: int) -> None:
-    """Write into *copy*, an empty file, what *original* has; both are descriptors."""
-    _fill(original, copy, os.fstat(original).st_size)
-
-
 def flip_masks(name: str, size: int, flips: int, seed: int) -> dict[int, int]:
     """Which bytes of a file of that name and size differ, and by which bits."""
     # As bytes, because a name may not be decodable (PEP 383), and str.encode() refuses that.
@@ -195,15 +190,10 @@ def _copy(original: int, copy: int, start: int, end: int) -> None:
 
 def _new_file(path: str, *, in_memory: bool) -> int:
     """A descriptor of a new file without a name, for a copy of *path*."""
-    if not in_memory:
-        return _open_unlinked()
-    label = os.fsencode(os.path.basename(path))[:200]  # The kernel takes 249 bytes.
-    return os.memfd_create(os.fsdecode(label))
-
-
-def _open_unlinked() -> int:
-    """A file on disk without a name, which need not be removed if this process is killed."""
-    with tempfile.TemporaryFile(buffering=0) as file:
+    if in_memory:
+        label = os.fsencode(os.path.basename(path))[:200]  # The kernel takes 249 bytes.
+        return os.memfd_create(os.fsdecode(label))
+    with tempfile.TemporaryFile(buffering=0) as file:  # It goes if this process is killed.
         return os.dup(file.fileno())
 
 
@@ -225,69 +215,43 @@ def copy_folder(folder: str, to: str) -> None:
     if is_below(os.path.realpath(within), [os.path.realpath(folder)]):
         message = f"copy={format_value(folder)} must be a folder that does not contain {within!r}"
         raise InvalidArgumentError(f"{message}, where copies are created (see TMPDIR)")
-    tree = _Tree(folder)
-    nowhere = os.path.join(f"{to}.missing", "file")
-    for name in tree.folders:
-        os.mkdir(os.path.join(to, name), 0o700)
-    for name, target in tree.links.items():
-        os.symlink(nowhere if target is None else target, os.path.join(to, name))
-    for name, path in tree.files.items():
-        _copy_file(path, os.path.join(to, name))
-    for name, path in reversed(tree.folders.items()):  # Last, as some are read-only.
-        shutil.copystat(path, os.path.join(to, name))
+    _copy_entries(folder, to, {})
 
 
-class _Tree:
-    """What a folder has, by names relative to it: folders, files, and links that stay links."""
-
-    def __init__(self, root: str) -> None:
-        self.folders: dict[str, str] = {}
-        self.files: dict[str, str] = {}
-        self.links: dict[str, str | None] = {}
-        """Where each leads to in the copy; None for nowhere."""
-        self._root = os.path.realpath(root)
-        self._add_folder("", root, {})
-
-    def _add_folder(self, name: str, path: str, around: dict[str, str]) -> None:
-        """*around*: the real paths of the folders that are around it, with their names."""
-        self.folders[name] = path
-        around = {**around, os.path.realpath(path): name}
-        for entry in sorted(os.listdir(path)):
-            self._add(os.path.join(name, entry), os.path.join(path, entry), around)
-
-    def _add(self, name: str, path: str, around: dict[str, str]) -> None:
+def _copy_entries(folder: str, to: str, around: dict[str, str]) -> None:
+    """Make *to* a copy of *folder*; *around*: by their real paths, the copies of folders above."""
+    around = {**around, os.path.realpath(folder): to}
+    (root, copied_root), *_ = around.items()
+    os.mkdir(to, 0o700)
+    for name in sorted(os.listdir(folder)):
+        path, copy = os.path.join(folder, name), os.path.join(to, name)
         try:
             mode = os.stat(path).st_mode
         except OSError as error:
             if not os.path.islink(path) or error.errno not in (*_LEADS_NOWHERE, errno.ELOOP):
                 raise
-            self.links[name] = os.path.basename(name) if error.errno == errno.ELOOP else None
-            return
+            nowhere = os.path.join(f"{copied_root}.missing", "file")
+            os.symlink(name if error.errno == errno.ELOOP else nowhere, copy)
+            continue
         if stat.S_ISREG(mode):
-            self.files[name] = path
+            _copy_file(path, copy)
         elif not stat.S_ISDIR(mode):
             message = f"{path} is neither a file nor a folder, so it cannot be copied. Remove it"
             raise InvalidArgumentError(message)
         elif (real := os.path.realpath(path)) in around:
-            self.links[name] = os.path.relpath(around[real] or ".", os.path.dirname(name) or ".")
-        elif is_below(self._root, [real]):
+            os.symlink(os.path.relpath(around[real], to), copy)
+        elif is_below(root, [real]):
             message = f"{path} is a link to {real}, which contains the folder. Remove the link"
             raise InvalidArgumentError(message)
         else:
-            self._add_folder(name, path, around)
+            _copy_entries(path, copy, around)
+    shutil.copystat(folder, to)  # Last, as it may be read-only.
 
 
 def _copy_file(path: str, to: str) -> None:
     with open(path, "rb") as original, open(to, "x+b") as copy:
-        if not _clone(original.fileno(), copy.fileno()):
-            copy_content(original.fileno(), copy.fileno())
+        try:
+            fcntl.ioctl(copy, _FICLONE, original.fileno())
+        except OSError:  # The file system cannot share blocks.
+            _fill(original.fileno(), copy.fileno(), os.fstat(original.fileno()).st_size)
     shutil.copystat(path, to)
-
-
-def _clone(original: int, copy: int) -> bool:
-    """Have *copy* share the blocks of *original*; False if the file system cannot."""
-    try:
-        fcntl.ioctl(copy, _FICLONE, original)
-    except OSError:
-        return False
-    return True

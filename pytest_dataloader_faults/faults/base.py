@@ -53,20 +53,8 @@ def is_globs(value: object) -> bool:
     return _is_tuple(globs) and all(isinstance(glob, str) and glob for glob in globs)
 
 
-def _is_workers(value: object) -> bool:
-    return _is_tuple(value) and all(allow.is_int(each, 0) for each in value)
-
-
 def _is_tuple(value: object) -> TypeGuard[tuple[object, ...]]:
     return isinstance(value, tuple) and value != ()
-
-
-def _is_max_bytes(value: object) -> bool:
-    return allow.is_int(value) or (isinstance(value, float) and 0.0 < value < 1.0)
-
-
-def _is_keep(value: object) -> bool:
-    return allow.is_int(value, 0) or (isinstance(value, float) and 0.0 <= value < 1.0)
 
 
 def _is_entry_name(value: object) -> bool:
@@ -91,18 +79,22 @@ _RULES = {
     "probability": allow.ArgumentRule(
         lambda value: allow.is_number(value) and 0 < value <= 1, "in (0.0, 1.0]"
     ),
-    "workers": allow.optional(_is_workers, "a tuple of worker ids, or None for all"),
+    "workers": allow.optional(
+        lambda value: _is_tuple(value) and all(allow.is_int(each, 0) for each in value),
+        "a tuple of worker ids, or None for all",
+    ),
     "worker": allow.optional(allow.at_least(0), "a worker id, or None for all"),
     "at": allow.ints(1, allowed="an int, 1 or more (1 is the worker's first fetch)"),
     "sample": allow.optional(allow.at_least(0), "a sample's index, 0 or more, or None"),
     "offset": allow.optional(allow.at_least(0), "an offset in bytes, 0 or more, or None"),
     "max_bytes": allow.ArgumentRule(
-        _is_max_bytes,
+        lambda value: allow.is_int(value) or (isinstance(value, float) and 0.0 < value < 1.0),
         "1 or more bytes (int; 0 would be the end of the file: see TruncatedFile), or a fraction in"
         " (0.0, 1.0) of what the call would transfer (float)",
     ),
     "keep": allow.ArgumentRule(
-        _is_keep, "a fraction in [0.0, 1.0) or a count of bytes (int, 0 or more)"
+        lambda value: allow.is_int(value, 0) or (isinstance(value, float) and 0.0 <= value < 1.0),
+        "a fraction in [0.0, 1.0) or a count of bytes (int, 0 or more)",
     ),
     "flips": allow.ints(1, allowed="an int, 1 or more bytes"),
     "seed": allow.ints(0),

@@ -64,15 +64,7 @@ _OFTEN = 5
 
 
 class Survey:
-    """A dataset, and its fault-free run.
-
-    Attributes:
-        make_dataset: The dataset factory.
-        before_init: Whether its faults are armed before the dataset is created.
-        contract: What the dataset promises, including how samples are compared.
-        comparison: How samples are compared.
-        is_iterable: Whether the dataset is a stream, which has no indices.
-    """
+    """A dataset, and its fault-free run."""
 
     def __init__(
         self, make_dataset: DatasetFactory, settings: Settings, *, before_init: bool = False
@@ -88,10 +80,6 @@ class Survey:
             if not self._workload.is_at_rest and (refusal := self._workload.refusal):
                 raise exceptions.InvalidArgumentError(f"before_init=True: {refusal.reason}")
         require_match(run.settings.files, self._workload.fault_free)
-
-    def __repr__(self) -> str:
-        """The files, which matter in a failing example."""
-        return f"Survey(files={self.files!r})"
 
     @cached_property
     def files(self) -> DataFiles:

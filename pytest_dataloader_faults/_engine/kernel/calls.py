@@ -190,16 +190,9 @@ def calls_with_role(*roles: Role) -> list[str]:
     return [name for role in roles for name, call in CALLS.items() if call.role is role]
 
 
-def reading_calls() -> list[str]:
-    """The names of the calls that read a file by its descriptor."""
-    return [name for name, call in CALLS.items() if call.reads_fd is not None]
-
-
-def writing_calls() -> list[str]:
-    """The names of the calls that write to a file by its descriptor, or make a write last."""
-    return [name for name, call in CALLS.items() if call.writes_fd is not None]
-
-
+READING = [name for name, call in CALLS.items() if call.reads_fd is not None]
+WRITING = [name for name, call in CALLS.items() if call.writes_fd is not None]
+"""The names of the calls that read, or change, a file by its descriptor."""
 _NEEDED_FOR = {
     Role.ALLOCATES: Place.ALLOCATION,
     Role.DUPLICATES: Place.ALLOCATION | Place.LOCK,
@@ -225,15 +218,10 @@ def calls_for(places: Place) -> list[str]:
     always = [role for role in Role if role not in {*_NEEDED_FOR, Role.TRANSFERS}]
     needed = [role for role, place in _NEEDED_FOR.items() if place & places]
     names = calls_with_role(Role.OPENS)
-    names += reading_calls() if Place.READ in places else []
-    names += writing_calls() if places & _OF_CHANGES else []
+    names += READING if Place.READ in places else []
+    names += WRITING if places & _OF_CHANGES else []
     names += ["mmap"] if Place.MEMORY in places else []
     return list(dict.fromkeys([*names, *calls_with_role(*always, *needed)]))
-
-
-def changed_fd(name: str, places: Place) -> int | None:
-    """Which argument of *name* is the file that it changes, if that matters for *places*."""
-    return CALLS[name].writes_fd if places & _OF_CHANGES else None
 
 
 # Some facts about classic BPF in seccomp: a program sees the call's number, architecture and six
@@ -284,7 +272,6 @@ _WORD = 1 << 32
 _PLACED = linux.MAP_STACK | linux.MAP_FIXED
 """Flags of the stack of a thread, and of the zeros of a shared library."""
 _ALLOCATE = ("mmap", *calls_with_role(Role.GROWS))
-_LOCKS = (linux.F_SETLK, linux.F_SETLKW, linux.F_OFD_SETLK, linux.F_OFD_SETLKW)
 
 
 def _instruction(code: int, value: int, yes: int = 0, no: int = 0) -> bytes:
@@ -337,25 +324,6 @@ def _on_change(name: str, number: int) -> bytes:
     return _on_descriptor(number)
 
 
-def _on_duplicate(name: str) -> bytes:
-    """Notify if *name* makes a duplicate, whose number may be the last one."""
-    if name != "fcntl":
-        return _NOTIFY
-    plain, on_exec = linux.F_DUPFD, linux.F_DUPFD_CLOEXEC
-    duplicating = _instruction(_JEQ, plain, 2, 0) + _instruction(_JEQ, on_exec, 1, 0)
-    return _argument(1) + duplicating + _ALLOW + _NOTIFY
-
-
-def _on_lock(name: str) -> bytes:
-    """Notify if *name* locks a file, whatever its descriptor is."""
-    if name == "flock":
-        return _NOTIFY
-    if name == "fcntl":
-        checks = (_instruction(_JEQ, command, 0, 1) + _NOTIFY for command in _LOCKS)
-        return _argument(1) + b"".join(checks)
-    return b""
-
-
 def _notify_from(index: int, size: int) -> bytes:
     """Notify if argument *index* is *size* or more, else allow; on every path."""
     high, low = divmod(size, _WORD)
@@ -396,10 +364,11 @@ def _body(name: str, needs: FilterRequirements) -> bytes:
     if call.role is Role.EXAMINES:
         return _allow_flag(call.flags_at, linux.AT_EMPTY_PATH) + _NOTIFY
     if call.role is Role.DUPLICATES:
-        return _on_duplicate(name) if Place.ALLOCATION in needs.places else _ALLOW
+        uses = Place.ALLOCATION | Place.LOCK if name == "fcntl" else Place.ALLOCATION
+        return _NOTIFY if needs.places & uses else _ALLOW
     body = _allow_flag(3, linux.MAP_ANONYMOUS) if name == "mmap" else b""
-    if (number := changed_fd(name, needs.places)) is not None:
-        body += _on_change(name, number)
+    if call.writes_fd is not None and needs.places & _OF_CHANGES:
+        body += _on_change(name, call.writes_fd)
     elif call.role is not Role.TRANSFERS:
         return _NOTIFY
     if call.reads_fd is not None and Place.READ in needs.places:
@@ -420,9 +389,8 @@ def program(
     code += _instruction(_LOAD, _NUMBER)
     for name in calls_for(needs.places):
         if name in syscalls:
-            body = _on_lock(name) if Place.LOCK in needs.places else b""
-            if needs.memory and name in _ALLOCATE:
-                body += _on_allocation(name, needs.memory)
+            is_allocation = needs.memory and name in _ALLOCATE
+            body = _on_allocation(name, needs.memory) if is_allocation else b""
             if CALLS[name].role is not Role.GROWS:
                 body += _body(name, needs)
             # A plain jump over *body*, since the 8 bits of a conditional one may not reach.

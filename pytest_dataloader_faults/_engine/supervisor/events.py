@@ -6,11 +6,11 @@ import heapq
 import itertools
 import os
 import select
+import threading
 import time
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator
-from queue import SimpleQueue
-from typing import TypeVar, cast
+from typing import TypeVar
 
 from pytest_dataloader_faults._engine.system.processes import LONGEST_WAIT, Patience
 
@@ -28,7 +28,7 @@ from pytest_dataloader_faults._engine.system.processes import LONGEST_WAIT, Pati
 
 Action = Callable[[], None]
 _Result = TypeVar("_Result")
-EventHandler = Callable[[int], None]
+EventHandler = Callable[[int], object]
 """Called with the POLL* flags."""
 
 
@@ -42,31 +42,17 @@ class Events:
         self._others = select.epoll()
         self._others_fd = self._others.fileno()
         self._poll.register(self._others_fd, select.POLLIN)
-        self._asked: SimpleQueue[Action] = SimpleQueue()
+        self.lock = threading.Lock()
+        """Whoever has it may use what the supervisor knows of workers."""
         self._wake_up = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
-        self.watch(self._wake_up, self._on_asked)
+        self.watch(self._wake_up, lambda _events: os.eventfd_read(self._wake_up))
 
     def call(self, action: Callable[[], _Result]) -> _Result:
-        """The result of *action*, which the loop calls. For other threads than the loop's."""
-        results: SimpleQueue[tuple[_Result | None, Exception | None]] = SimpleQueue()
-
-        def act() -> None:
-            try:
-                results.put((action(), None))
-            except Exception as error:  # noqa: BLE001  # raised again where it was asked for
-                results.put((None, error))
-
-        self._asked.put(act)
-        os.eventfd_write(self._wake_up, 1)
-        result, error = results.get()
-        if error is not None:
-            raise error
-        return cast("_Result", result)
-
-    def _on_asked(self, _events: int) -> None:
-        os.eventfd_read(self._wake_up)
-        while not self._asked.empty():
-            self._asked.get()()
+        """The result of *action*, between the events of the loop. For other threads."""
+        with self.lock:
+            result = action()
+        os.eventfd_write(self._wake_up, 1)  # The loop may wait for a timer of *action*.
+        return result
 
     def watch(self, fd: int, handler: EventHandler) -> None:
         """From now on, call *handler* whenever *fd* can be read, or hangs up."""
@@ -94,10 +80,11 @@ class Events:
         if ready and ready[-1][0] == self._others_fd:
             ready = [*self._others.poll(0), *ready[:-1]]
             ready.sort(key=lambda event: event[0] == self.last)
-        for fd, flags in ready:
-            handler = self._handlers.get(fd)
-            if handler is not None:  # It may have been removed by an earlier event.
-                yield handler, flags
+        with self.lock:
+            for fd, flags in ready:
+                handler = self._handlers.get(fd)
+                if handler is not None:  # It may have been removed by an earlier event.
+                    yield handler, flags
 
 
 class Timers:

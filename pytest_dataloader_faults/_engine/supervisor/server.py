@@ -114,8 +114,9 @@ class Supervisor:
     def _handle_events(self) -> None:
         for action, events in self._events.wait(self.services.timers.timeout()):
             action(events)
-        self.services.timers.expire()
-        self._answer_if_idle()
+        with self._events.lock:
+            self.services.timers.expire()
+            self._answer_if_idle()
 
     @property
     def _followed(self) -> list[WorkerState]:

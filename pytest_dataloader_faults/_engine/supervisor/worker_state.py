@@ -184,12 +184,18 @@ class WorkerState(WorkerFaults):
 
     def note_use(self, request: PathRequest, *, is_there: bool, is_lock: bool) -> None:
         """Note what the worker is about to open: a folder, to read, or to create a file."""
-        if request.flags & os.O_DIRECTORY:
-            self._note_folder(request.path)
-        else:
+        path = request.path
+        if not request.flags & os.O_DIRECTORY:
             self.note_reading(request)
-        if request.flags & os.O_CREAT:
-            self._note_creation(request.path, is_there=is_there, is_lock=is_lock)
+        elif (real := os.path.realpath(path)) != path:
+            self.folder_links[real].add(path)
+        if not request.flags & os.O_CREAT:
+            return
+        if is_lock and len(self._lock_files) < _MOST:
+            self._lock_files.add(path)  # Whether it is there may change before the kernel looks.
+        folders = (os.path.join(tempfile.gettempdir(), ""), "/dev/shm/")
+        if not is_there and path.startswith(folders) and len(self._made) < _MOST:
+            self._made.add(path)
 
     def note_reading(self, request: PathRequest) -> None:
         """Note that it reads the file of *request*: after a fault it may also log errors there."""
@@ -247,20 +253,6 @@ class WorkerState(WorkerFaults):
         if self.has_own_files:
             for number in self.inherited.keys() - set(self.read_at_offset.values()):
                 self.close_inherited(number)
-
-    def _note_folder(self, path: str) -> None:
-        """Note that the worker opens the folder *path* now, perhaps to list it."""
-        real = os.path.realpath(path)
-        if real != path:
-            self.folder_links[real].add(path)
-
-    def _note_creation(self, path: str, *, is_there: bool, is_lock: bool) -> None:
-        """*path* is about to be opened with O_CREAT; *is_lock*: and with O_EXCL."""
-        if is_lock and len(self._lock_files) < _MOST:
-            self._lock_files.add(path)  # Whether it is there may change before the kernel looks.
-        folders = (os.path.join(tempfile.gettempdir(), ""), "/dev/shm/")
-        if not is_there and path.startswith(folders) and len(self._made) < _MOST:
-            self._made.add(path)
 
     def finish_fetch(self, fetch: protocol.FetchFinished) -> None:
         """The *fetch* is over, and it may be the last one of the stream."""

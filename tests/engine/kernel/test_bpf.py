@@ -4,19 +4,17 @@ import json
 import os
 import shutil
 import struct
-from fcntl import F_GETLK, LOCK_EX, LOCK_UN
+from fcntl import LOCK_EX, LOCK_UN
 
 import pytest
 
-from pytest_dataloader_faults._engine.kernel import linux
+from pytest_dataloader_faults._engine.kernel import calls, linux
 from pytest_dataloader_faults._engine.kernel.calls import CALLS as KNOWN
 from pytest_dataloader_faults._engine.kernel.calls import (
     FilterRequirements,
     Role,
     calls_with_role,
     program,
-    reading_calls,
-    writing_calls,
 )
 from pytest_dataloader_faults._engine.kernel.linux import (
     ARCHITECTURES,
@@ -25,7 +23,6 @@ from pytest_dataloader_faults._engine.kernel.linux import (
     CLONE_NEWNS,
     CLONE_NEWUSER,
     F_DUPFD,
-    F_DUPFD_CLOEXEC,
     F_OFD_SETLK,
     F_OFD_SETLKW,
     F_SETLK,
@@ -61,14 +58,13 @@ from support.rows import rows
 
 HIGH = 8192
 MAX_INSTRUCTIONS = 4096
-F_GETFD, F_SETFL = 1, 4
 CLONE_FS = 0x200
 MINUS_ONE = (1 << 64) - 1
 C_MINUS_ONE = (1 << 32) - 1
 
 CALLS = [(machine, name) for machine, table in SYSCALLS.items() for name in table]
-READING = [(machine, name) for machine, name in CALLS if name in reading_calls() and name != "mmap"]
-WRITING = [(machine, name) for machine, name in CALLS if name in writing_calls() and name != "mmap"]
+READING = [(machine, name) for machine, name in CALLS if name in calls.READING and name != "mmap"]
+WRITING = [(machine, name) for machine, name in CALLS if name in calls.WRITING and name != "mmap"]
 STARTS = calls_with_role(Role.STARTS)
 STARTING = [(machine, name) for machine, name in CALLS if name in STARTS]
 CHANGES = calls_with_role(Role.CHANGES)
@@ -180,16 +176,10 @@ MATRIX = [
         for each in CONTENT_REQUESTS
     ),
     # Duplicates by fcntl(2).
-    *(
-        (places, "fcntl", (3, command, 0), places is Place.ALLOCATION)
-        for places in (Place.ALLOCATION, Place(0))
-        for command in (F_DUPFD, F_DUPFD_CLOEXEC)
-    ),
-    *((Place.ALLOCATION, "fcntl", (3, command, 0), False) for command in (F_GETFD, F_SETFL)),
+    *((places, "fcntl", (3, F_DUPFD, 0), bool(places)) for places in (Place.ALLOCATION, Place(0))),
     # Locks of any descriptor.
     *((Place.LOCK, name, (3, operation, 0), True) for name, operation in LOCKS),
     *((Place(0), name, (3, operation, 0), False) for name, operation in LOCKS),
-    *((Place.LOCK, "fcntl", (3, command, 0), False) for command in (F_GETFD, F_GETLK, F_DUPFD)),
     (Place.READ, "flock", (3, LOCK_EX, 0), True),
     # Allocations.
     (Place.MEMORY, "mmap", (0, LEAST, PROT_WRITE, MINE, MINUS_ONE, 0), True),

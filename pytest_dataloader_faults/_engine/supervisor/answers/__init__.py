@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Iterable
 
-from pytest_dataloader_faults._engine.kernel import caller
+from pytest_dataloader_faults._engine.kernel import caller, linux
 from pytest_dataloader_faults._engine.kernel.caller import Syscall
 from pytest_dataloader_faults._engine.kernel.calls import CALLS, OF_WRITES, Role
 from pytest_dataloader_faults._engine.supervisor.answers import files, resources
@@ -48,6 +48,7 @@ _OF_BYSTANDERS: dict[Role, tuple[CallAnswer, ...]] = {
     Role.STARTS: (resources.on_start,),
 }
 """What is answered to a process in which no fault fires: nothing, but what it does is noted."""
+_DUPLICATING = (linux.F_DUPFD, linux.F_DUPFD_CLOEXEC)
 _MAKE_DESCRIPTORS = (Role.OPENS, Role.ALLOCATES, Role.DUPLICATES)
 
 
@@ -83,6 +84,8 @@ def _answer_by(
 def _note_exhaustion(worker: WorkerState, call: Syscall) -> None:
     """Count a call that needs a descriptor, which the kernel itself refuses if there is none."""
     if call.facts.role not in _MAKE_DESCRIPTORS or call.facts.number_at is not None:
+        return
+    if call.name == "fcntl" and caller.to_signed(call.arguments[1]) not in _DUPLICATING:
         return
     numbers = proc.descriptors(call.pid)
     is_full = all(number in numbers for number in range(worker.limit or 0))
