@@ -169,10 +169,11 @@ _END = "."
 
 
 def encode(event: object) -> bytes:
-    """*event* as a line of a journal, which names its type first."""
+    """*event* as a line of a journal, which names its type first; a note is a ``Note``."""
+    kind = Note if isinstance(event, Note) else type(event)
     text = base64.b64encode(pickled(event)).decode()
     # It starts on a new line, even after half a line of a process that was killed.
-    return f"\n{type(event).__name__} {text}{_END}\n".encode()
+    return f"\n{kind.__name__} {text}{_END}\n".encode()
 
 
 def decode(text: str, names: Container[str]) -> Iterator[Any]:

@@ -24,7 +24,7 @@ from pytest_dataloader_faults._engine.kernel.calls import FilterRequirements
 from pytest_dataloader_faults._engine.plan import FaultPlan
 from pytest_dataloader_faults._engine.system import temporary
 from pytest_dataloader_faults.faults.base import Place
-from pytest_dataloader_faults.outcomes.stages import FileEvent, Refusal
+from pytest_dataloader_faults.outcomes.stages import FileChanged, FileCreated, Refusal
 from pytest_dataloader_faults.wire import FaultFacts, WorkerFacts, pickled
 
 # Some facts about a connection. Each message is one packet, which arrives whole. So the supervisor
@@ -183,7 +183,7 @@ def _open_door(descriptor: Any) -> Door:
 #   WorkerArmed      a worker has armed itself
 #   FileCreated      a file was created
 #   FileChanged      an older file is changed, in a trial without faults
-#   ChangeRefused    a file was not changed, because a fault had fired
+#   Refusal          a file was not changed, because a fault had fired
 #   WorkerReports    the supervisor is ended before the loader requests it
 #
 # (1) Only if a fault may affect a worker when a batch or a sample starts (Plan.needs.fetches).
@@ -371,7 +371,7 @@ FromLoader: TypeAlias = (
 ToLoader: TypeAlias = Done | Idle | WorkerReports
 OfFetches: TypeAlias = FetchStarted | SampleStarted | FetchFinished | WorkerIdle
 FromWorker: TypeAlias = Hello | OfFetches | TakesFreeMemory
-ToJournal: TypeAlias = WorkerArmed | WorkerReports | FileEvent
+ToJournal: TypeAlias = WorkerArmed | WorkerReports | FileCreated | FileChanged | Refusal
 
 
 _PRINTED_SHOWN = 4000

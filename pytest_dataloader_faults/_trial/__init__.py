@@ -25,7 +25,6 @@ from pytest_dataloader_faults._settings import Settings, check
 from pytest_dataloader_faults._trial.factory import DatasetFactory, bind_factory
 from pytest_dataloader_faults._trial.job import Job, TakeReference, count_epochs
 from pytest_dataloader_faults._trial.journal import (
-    ERRORS,
     Failed,
     JournalEvent,
     TrialEnded,
@@ -46,7 +45,7 @@ from pytest_dataloader_faults._trial.process.surroundings import (
 )
 from pytest_dataloader_faults.exceptions import HarnessError, LostProcessError
 from pytest_dataloader_faults.faults import Fault
-from pytest_dataloader_faults.outcomes import Outcome, Reference, TrialRequest
+from pytest_dataloader_faults.outcomes import Outcome, Reference, TrialEnd, TrialRequest
 from pytest_dataloader_faults.outcomes.stages import DONE, RECOVERY
 from pytest_dataloader_faults.outcomes.text import is_user_frame, sort_for_reader, to_plain
 
@@ -55,17 +54,15 @@ _Result = TypeVar("_Result")
 _STDERR_SHOWN = 4000
 _FRAMES_SHOWN = 12
 _STDERR_READ = 1 << 20
-_OUR_FRAMES = re.compile(
-    rf'  File "{re.escape(os.path.dirname(__file__))}/[^\n]*(\n  File [^\n]*)*'
-)
+_OUR_FILE = rf'  File "{re.escape(os.path.dirname(__file__))}/[^"\n]*"'
+_OUR_FRAMES = re.compile(rf"{_OUR_FILE}[^\n]*(\n  File [^\n]*)*")
 """From the call of the user's or torch's code to the start of its thread."""
-_NOISE = re.compile(
-    r'  File "[^"\n]*/_trial/warden\.py", line \d+ in trial\n(  .*\n)*|\n*Extension modules: .*|\0'
-)
+_NOISE = re.compile(rf"{_OUR_FILE}, line \d+ in trial\n(  .*\n)*|\n*Extension modules: .*|\0")
 """What is left out of the report of a crash: pytest's own frames, the list of modules, and the NUL
 by which torch ends what it writes of a signal."""
 
 
+_OF_WAITING = (HarnessError, exceptions.UnusableEnvironmentError)
 _REAL_FILES_ONLY = (
     "before_init=True needs real files, but pyfakefs replaces them. Use files in pytest's tmp_path,"
     " or remove before_init"
@@ -221,8 +218,7 @@ def outcome_of(job: Job, record: Record) -> Outcome:
     """The outcome of *job*, which wrote the *record*."""
     outcome = outcome_from(_request_of(job), record.events, record.all_printed)
     add_to_history(job.history, outcome, record.events)
-    end = replace(outcome.end, stacks=record.stacks)
-    return replace(outcome, end=end, stderr=record.stderr)
+    return replace(outcome, end=record.end, stderr=record.stderr)
 
 
 def take_reference(
@@ -236,8 +232,8 @@ def take_reference(
     job = _job_for(Job(make_dataset=make_dataset, settings=settings, options=options, **facts))
     runs = repeat_if_killed(lambda: run_together(job), lambda records: records[0].end.exitcode != 0)
     (record,) = runs[-1]
-    if record.end.timed_out:
-        stacks = sort_for_reader(_OUR_FRAMES.sub("", record.stacks).strip().split("\n"))
+    if record.end.at_deadline:
+        stacks = sort_for_reader(_OUR_FRAMES.sub("", record.end.stacks).strip().split("\n"))
         message = (
             f"no reference after {job.deadline:g} s, without faults or workers. Make the stream"
             " finite (itertools.islice), use fewer samples, or raise the deadline. It was at:\n"
@@ -259,12 +255,11 @@ def repeat_if_killed(
 
 
 class Record(NamedTuple):
-    """The events of a trial that is over, what its processes printed, and their stacks."""
+    """The events of a trial that is over, how it ended, and what its processes printed."""
 
     events: Sequence[JournalEvent]
-    end: TrialEnded
+    end: TrialEnd
     all_printed: str
-    stacks: str
 
     @property
     def stderr(self) -> str:
@@ -356,11 +351,11 @@ def _collect_records(started: Sequence[_Started], ends: Sequence[int | None]) ->
     for (_, around, warden), code, events, text in zip(
         started, ends, journals, printed, strict=True
     ):
-        end = next((event for event in events if isinstance(event, TrialEnded)), None)
+        end = next((event.end for event in events if isinstance(event, TrialEnded)), None)
         if end is None:
             why = surroundings.lost_warden_message(warden.pid, code, _format_printed(text))
             raise LostProcessError(why)
-        records.append(Record(events, end, text, around.stacks.text()))
+        records.append(Record(events, replace(end, stacks=around.stacks.text()), text))
     return records
 
 
@@ -385,17 +380,22 @@ def _raise_refusals(
     journals: Sequence[Sequence[JournalEvent]],
     printed: Sequence[str],
 ) -> None:
-    """Raise the error of the job that was refused first, if one was."""
+    """Raise the error of the job that was refused first, if one was.
+
+    Our own code may fail in a job because it waits for another one, which was killed.
+    """
+    events = [(event, number) for number, journal in enumerate(journals) for event in journal]
+    ends = ((event, number) for event, number in events if isinstance(event, TrialEnded))
+    killed = {number for event, number in ends if event.end.exitcode < 0}
     failures = [
         (event, number)
-        for number, events in enumerate(journals)
-        for event in events
-        if isinstance(event, Failed) and not _waited_for_killed_job(number, event, journals)
+        for event, number in events
+        if isinstance(event, Failed) and not (event.kind in _OF_WAITING and killed - {number})
     ]
     if not failures:
         return
     failure, number = min(failures, key=lambda each: _order(each[0]))
-    kind, why = ERRORS[failure.error], failure.why
+    kind, why = failure.kind, failure.why
     if kind is HarnessError:
         why = f"the trial's own code failed:\n{why}"
     elif kind is LostProcessError:
@@ -405,20 +405,9 @@ def _raise_refusals(
     raise kind(why, *[failure.lacking] if failure.lacking is not None else [])
 
 
-def _waited_for_killed_job(
-    number: int, failure: Failed, journals: Sequence[Sequence[JournalEvent]]
-) -> bool:
-    """Whether job *number* failed in our own code, waiting for a job that was killed."""
-    other_journals = (events for other, events in enumerate(journals) if other != number)
-    ends = (event for events in other_journals for event in events if isinstance(event, TrialEnded))
-    waits = ERRORS[failure.error] in (HarnessError, exceptions.UnusableEnvironmentError)
-    return waits and any(end.exitcode < 0 for end in ends)
-
-
 def _order(failure: Failed) -> tuple[bool, bool, float]:
     """Failures of the harness are raised first, because they may cause other errors.
 
     A job may be refused, or fail, because another one was: that one's process has exited.
     """
-    kind = ERRORS[failure.error]
-    return kind is not LostProcessError, kind is HarnessError, failure.at
+    return failure.kind is not LostProcessError, failure.kind is HarnessError, failure.at

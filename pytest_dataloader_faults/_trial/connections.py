@@ -82,7 +82,7 @@ class SharedConnections:
         """Write to *journal* which connections the workers used, which have ended."""
         for each in self._connections:
             if each.is_shared or each.has_received:
-                journal.write_note(SharedConnection(each.name, each.is_shared))
+                journal.write(SharedConnection(each.name, each.is_shared))
 
     def _before_sending(self, connection: _Endpoint) -> None:
         shared, info = self._find(connection), get_worker_info()

@@ -7,6 +7,7 @@ import functools
 import itertools
 import math
 import os
+import pickle
 import queue
 import time
 import traceback
@@ -42,12 +43,11 @@ from pytest_dataloader_faults._trial.loaders import (
     end_workers,
     join,
     kept_iterators,
-    owners_of,
     renew,
     reraise_own_error,
 )
 from pytest_dataloader_faults._trial.passes import SampleComparer
-from pytest_dataloader_faults._trial.samples import Draw, record_draw, unpack
+from pytest_dataloader_faults._trial.samples import Draw, record_draw
 from pytest_dataloader_faults.outcomes import LoaderFacts, Pass, Phase, Raised, Stage, WorkerDeath
 from pytest_dataloader_faults.outcomes.chains import origin_of, shorten_chain
 from pytest_dataloader_faults.outcomes.stages import START
@@ -95,7 +95,7 @@ class LoaderDriver(IteratorListener):
         loader: The ``DataLoader``.
         facts: What is known of it.
         length: How many samples its sampler may draw of the dataset, if that is known.
-        draws: What is requested in place of what the sampler draws, packed.
+        draws: What is requested in place of what the sampler draws, pickled.
         keep_workers: Whether persistent workers that are all alive survive an error.
         use_batch: Does with a batch what a training loop does, and returns the result.
         wait_until_idle: Waits until the workers have made what was requested, or hang. Its argument
@@ -112,7 +112,7 @@ class LoaderDriver(IteratorListener):
     loader: Any
     facts: LoaderFacts
     length: int | None = None
-    draws: Sequence[str] = ()
+    draws: Sequence[bytes] = ()
     keep_workers: bool = False
     use_batch: Callable[[Any], Any] | None = None
     wait_until_idle: Callable[..., Idle] = idle_at_once
@@ -162,7 +162,7 @@ class LoaderDriver(IteratorListener):
         self._draw_number += 1
         is_replayed = bool(count) and (number < count or self._endless is not None)
         if is_replayed and dataset is dataset_of(self.loader):
-            sampled = unpack(self.draws[number % count])
+            sampled = pickle.loads(self.draws[number % count])  # noqa: S301  # the sampler's own
             draw = record_draw(sampled, dataset, batched=batched)
         self._draws.append(draw)
         return sampled, draw
@@ -276,7 +276,7 @@ class LoaderDriver(IteratorListener):
 
         Between two epochs. In an epoch, these are also those in the loader's own ``__iter__``.
         """
-        in_attributes = kept_iterators(*owners_of(self.loader))
+        in_attributes = [iterator for *_, iterator in kept_iterators(self.loader)]
         excluded = {*map(id, (self._iterator, self.loader._iterator, *in_attributes))}
         return [
             *in_attributes,
@@ -347,9 +347,7 @@ class LoaderDriver(IteratorListener):
         self.journal.write(PassEnded(ended, Pass(self._phase, drawn, (), *facts)))
         if self._timeout is not None:
             self.loader.timeout, self._timeout = self._timeout, None
-        is_kept = bool(
-            self._kept_iterators() if complete else kept_iterators(*owners_of(self.loader))
-        )
+        is_kept = bool(self._kept_iterators() if complete else kept_iterators(self.loader))
         if not may_stay or (persistent is None and not is_kept):
             self.end_workers()
         self._iterator = None

@@ -140,7 +140,7 @@ class Job:
     rank: Rank | None = None
     history: FileHistory = field(default_factory=FileHistory)
     batch_size: int | None = None
-    draws: tuple[str, ...] = ()
+    draws: tuple[bytes, ...] = ()
     length: int | None = None
     needs_workers: bool = False
     recovers_in_workers: bool = False

@@ -12,6 +12,7 @@ Event                  When                                           Who reads 
 ``FaultsArmed``        a supervisor follows the workers               warden
 ``PhaseStarted``       the next part of the trial starts              warden, outcome, timeline
 ``FactsFound``         a part of the outcome is known                 outcome
+``Note``               only some trials have such a fact              outcome
 ``Kept``               a step has something for a later process       that process
 ``BatchReceived``      the loop has got a batch                       outcome
 ``PassEnded``          a pass came to its end, was left, or failed    outcome, timeline
@@ -30,7 +31,7 @@ import contextlib
 import os
 import time
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple, TypeAlias, TypeVar, get_args
 
@@ -44,7 +45,6 @@ from pytest_dataloader_faults._engine.system.temporary import (
 )
 from pytest_dataloader_faults.exceptions import DataLoaderFaultsError, UnusableDatasetError
 from pytest_dataloader_faults.outcomes import (
-    AtDeadline,
     Batch,
     Crash,
     Event,
@@ -66,7 +66,6 @@ from pytest_dataloader_faults.outcomes.stages import (
     DONE,
     RECOVERY,
     START,
-    ChangeRefused,
     FileChanged,
     FileCreated,
     FileHistory,
@@ -126,14 +125,13 @@ class FactsFound(NamedTuple):
     lasting_files: Sequence[str] = ()
     resources: Sequence[Resources] = ()
     footprints: Sequence[Footprint] = ()
-    notes: Sequence[Note] = ()
 
 
 class Kept(NamedTuple):
-    """A *text* that a step keeps for the steps of a later process, and its *number*."""
+    """A *state* that a step keeps for the steps of a later process, and its *number*."""
 
     number: int
-    text: str
+    state: bytes
 
 
 class BatchReceived(NamedTuple):
@@ -157,51 +155,41 @@ class ReferenceTaken(NamedTuple):
 
 
 class Failed(NamedTuple):
-    """An error of one of these ``ERRORS``, its message, and what it says is lacking."""
+    """An error of this *kind*, its message, and what it says is lacking."""
 
-    error: str
+    kind: type[DataLoaderFaultsError]
     why: str
     lacking: str | None
     at: float
 
 
 class TrialEnded(NamedTuple):
-    """How it ended: fields of an outcome and its ``TrialEnd``; *began*: when, by the clock."""
+    """How it ended, and how long it took; *began*: when, by the clock."""
 
-    exitcode: int
+    end: TrialEnd
     duration: float
     began: float
-    at_deadline: AtDeadline | None = None
-
-    @property
-    def timed_out(self) -> bool:
-        """Whether the deadline ended it."""
-        return self.at_deadline is not None
 
 
-ERRORS: Mapping[str, type[DataLoaderFaultsError]] = {
-    kind.__name__: kind
-    for kind in (
-        exceptions.InvalidArgumentError,
-        UnusableDatasetError,
-        exceptions.UnusableEnvironmentError,
-        exceptions.LostProcessError,  # A process of ours was ended or stopped.
-        exceptions.HarnessError,  # Our own code failed.
-    )
-}
-REFUSALS = tuple(ERRORS.values())[:3]
+REFUSALS = (
+    exceptions.InvalidArgumentError,
+    UnusableDatasetError,
+    exceptions.UnusableEnvironmentError,
+)
 """Why a job cannot be done."""
+_FAILURES = (exceptions.LostProcessError, exceptions.HarnessError)
+"""A process of ours was ended or stopped, or our own code failed."""
 
 
 def failed(error: DataLoaderFaultsError) -> Failed:
-    """The event by which pytest's process raises *error*, which is one of ``ERRORS``."""
-    name = next(name for name, kind in ERRORS.items() if isinstance(error, kind))
-    return Failed(name, str(error), getattr(error, "lacking", None), time.monotonic())
+    """The event by which pytest's process raises *error*."""
+    kind = next(each for each in (*REFUSALS, *_FAILURES) if isinstance(error, each))
+    return Failed(kind, str(error), getattr(error, "lacking", None), time.monotonic())
 
 
 TrialEvent: TypeAlias = (
-    ProcessesStarted | Turn | FaultsArmed | PhaseStarted | FactsFound | Kept | BatchReceived
-    | PassEnded | ReferenceTaken | Failed | TrialEnded
+    ProcessesStarted | Turn | FaultsArmed | PhaseStarted | FactsFound | Note | Kept
+    | BatchReceived | PassEnded | ReferenceTaken | Failed | TrialEnded
 )  # fmt: skip
 JournalEvent: TypeAlias = TrialEvent | ToJournal
 EventT = TypeVar("EventT")
@@ -260,10 +248,6 @@ class Journal(AnonymousFile):
         """Write down that the time of *whose* passes from now on."""
         self.write(Turn(whose, time.monotonic()))
 
-    def write_note(self, note: Note) -> None:
-        """Write down a *note* of the outcome: a fact that only some trials have."""
-        self.write(FactsFound(notes=(note,)))
-
     def events(self) -> list[JournalEvent]:
         """The events in the order written, without half a line of a process that was killed."""
         return list(self.of(*get_args(JournalEvent)))
@@ -286,19 +270,16 @@ def outcome_from(
                 loader = new.pop("loader", None) or fields.get("loader", LoaderFacts())
                 lists = {name: (*fields.get(name, ()), *each) for name, each in new.items()}
                 fields |= {"loader": loader, **lists}
-            case ChangeRefused(refusal):
-                fields["notes"] = (*fields.get("notes", ()), refusal)
             case WorkerReports(faults, processes):
                 report = {"faults": tuple(faults), "processes": tuple(processes)}
             case PhaseStarted(phase):
                 fields["phase"] = phase
-            case TrialEnded(exitcode, duration, _, at_deadline):
-                end = TrialEnd(event.timed_out, exitcode, at_deadline)
+            case TrialEnded(end, duration):
                 fields |= {"duration": duration, "end": end}
     if not ("faults" in fields or "processes" in fields):  # The trial's process died or hung.
         fields |= report
     crashes = (Crash(file, library_of(file)) for file in crashed_files(printed))
-    fields["notes"] = (*fields.get("notes", ()), *crashes)
+    fields["notes"] = (*(event for event in events if isinstance(event, Note)), *crashes)
     outcome = Outcome(request, **fields)
     return replace(outcome, timeline=timeline_of(outcome, events))
 
@@ -334,7 +315,7 @@ def add_to_history(history: FileHistory, outcome: Outcome, events: Iterable[Jour
     history.read |= {os.path.realpath(path) for path, counts in files if counts.reads}
 
 
-def reference_from(events: Iterable[JournalEvent], end: TrialEnded, printed: str = "") -> Reference:
+def reference_from(events: Iterable[JournalEvent], end: TrialEnd, printed: str = "") -> Reference:
     """The reference that a reference job wrote, unless the dataset ended its process before."""
     for event in events:
         if isinstance(event, ReferenceTaken):

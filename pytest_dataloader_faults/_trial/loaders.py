@@ -178,13 +178,12 @@ def _detach_parent_workers(loader: DataLoader[Any]) -> None:
     """Start new workers here, also for a loader that has some already, in whatever process."""
     _running.append(loader._iterator)
     loader._iterator = None
-    for owner in owners_of(loader):
-        for name, iterator in _list_kept_iterators(owner):
-            object.__setattr__(owner, name, LateIterator(loader))
-            if all(each._parent_pid == os.getpid() for each in getattr(iterator, "_workers", ())):
-                end_workers(iterator)
-            else:
-                _running.append(iterator)
+    for owner, name, iterator in kept_iterators(loader):
+        object.__setattr__(owner, name, LateIterator(loader))
+        if all(each._parent_pid == os.getpid() for each in getattr(iterator, "_workers", ())):
+            end_workers(iterator)
+        else:
+            _running.append(iterator)
     # torchdata's loader has already requested a state from workers, and would resume with these.
     if getattr(loader, "_initial_iter_for_state_dict", False):
         loader._initial_iter_for_state_dict = False
@@ -198,11 +197,6 @@ def dataset_of(loader: DataLoader[Any]) -> Any:
 def is_plain(loader: DataLoader[Any]) -> bool:
     """Whether a training loop iterates *loader* itself, by the ``__iter__`` of torch."""
     return outer_loader(loader) is loader and type(loader).__iter__ is DataLoader.__iter__
-
-
-def owners_of(loader: DataLoader[Any]) -> list[Any]:
-    """The objects that may keep an iterator of *loader*."""
-    return [loader] if outer_loader(loader) is loader else [loader, outer_loader(loader)]
 
 
 def _unwrap(loader: Any) -> Any:
@@ -449,17 +443,18 @@ def renew(iterator: Any, loader: DataLoader[Any]) -> None:
     iterator.__init__(loader)
 
 
-def kept_iterators(*owners: Any) -> list[Any]:
-    """The iterators in attributes of *owners* that were made, but for the one of torch itself."""
-    return [iterator for each in owners for _, iterator in _list_kept_iterators(each)]
+def kept_iterators(loader: DataLoader[Any]) -> list[tuple[Any, str, Any]]:
+    """The iterators of *loader* that were made, each with its owner and the owner's attribute.
 
-
-def _list_kept_iterators(owner: Any) -> list[tuple[str, Any]]:
-    """The iterators of *owner* that were made, each with its attribute."""
-    values = getattr(owner, "__dict__", {}).items()
-    pairs = [(name, each.made if isinstance(each, LateIterator) else each) for name, each in values]
-    iterators = [pair for pair in pairs if isinstance(pair[1], _BaseDataLoaderIter)]
-    return [(name, each) for name, each in iterators if name != "_iterator"]
+    Without the one that torch itself keeps.
+    """
+    outer, kept = outer_loader(loader), []
+    for owner in [loader] if outer is loader else [loader, outer]:
+        for name, value in getattr(owner, "__dict__", {}).items():
+            iterator = value.made if isinstance(value, LateIterator) else value
+            if isinstance(iterator, _BaseDataLoaderIter) and name != "_iterator":
+                kept.append((owner, name, iterator))
+    return kept
 
 
 def end_workers(iterator: Any) -> None:

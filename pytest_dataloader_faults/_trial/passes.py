@@ -22,6 +22,7 @@ from pytest_dataloader_faults._engine.fetch_hooks import (
 )
 from pytest_dataloader_faults._engine.system.processes import ChildCall
 from pytest_dataloader_faults._trial import loaders
+from pytest_dataloader_faults._trial.samplers import try_user_code
 from pytest_dataloader_faults._trial.samples import (
     Draw,
     Name,
@@ -78,30 +79,24 @@ class SampleComparer:
 
     def split(self, batch: Any, count: int) -> list[Any] | None:
         """The samples of *batch*; None if it is not of *count* samples."""
-        contract_split = self.contract.split
-        try:
-            samples = split(batch, count) if contract_split is None else list(contract_split(batch))
-        except Exception:  # noqa: BLE001  # the user's classes; the reference has tried it
-            return None
+        if (contract_split := self.contract.split) is None:
+            samples = try_user_code(lambda: split(batch, count), None)
+        else:  # The reference has tried it.
+            samples = try_user_code(lambda: list(contract_split(batch)), None)
         return samples if samples and len(samples) == count else None
 
     def _digests_of_rows(self, batch: Any) -> tuple[str, ...]:
         """The digests of the rows of *batch*, which a stream has made; none if it lacks rows."""
         if self.comparison.by_form or self.contract.key is not None:
             return ()
-        try:
-            return tuple(digest_of(take_apart(row)) for row in rows_of(batch))
-        except Exception:  # noqa: BLE001  # the user's classes: it is not a batch
-            return ()
+        return try_user_code(
+            lambda: tuple(digest_of(take_apart(row)) for row in rows_of(batch)), ()
+        )
 
     def _key_of(self, value: Any) -> Any:
         """What is compared of *value*: all of it if the key fails, as it may under a fault."""
-        if self.contract.key is None:
-            return value
-        try:
-            return self.contract.key(value)
-        except Exception:  # noqa: BLE001  # it was tried on the reference, where it must work
-            return value
+        key = self.contract.key  # It was tried on the reference, where it must work.
+        return value if key is None else try_user_code(lambda: key(value), value)
 
     def digest(self, parts: Iterable[Part]) -> str:
         """The digest of what is compared of the *parts* of a sample."""
@@ -184,10 +179,7 @@ class Reading(NamedTuple):
 
 
 def _is_empty(batch: Any) -> bool:
-    try:
-        return isinstance(batch, (list, tuple, dict)) and not batch
-    except Exception:  # noqa: BLE001  # whatever the user's class raises
-        return False
+    return isinstance(batch, (list, tuple, dict)) and try_user_code(lambda: not batch, False)
 
 
 # Passes without a fault
@@ -254,9 +246,9 @@ class Reader(SampleComparer):
         with loaders.report_dataset_errors(self._describe):
             fetcher = self._make_fetcher()
             if loaders.kind_of(self.dataset) == "map":
-                dataset = _CopyingDataset(fetcher.dataset, one_by_one=one_by_one)
+                kind = _DatasetOfSamples if one_by_one else _CopyingDataset
                 is_seeded = self.comparison.seeded is not None
-                fetcher.dataset = ObservedDataset(dataset, self._begin, one_by_one=is_seeded)
+                fetcher.dataset = kind(fetcher.dataset, self._begin, one_by_one=is_seeded)
             batch = fetcher.fetch(draw.copy_for_worker())
         self._look_at_generators()
         return batch
@@ -269,7 +261,7 @@ class Reader(SampleComparer):
             if not reads_whole_batches(self.dataset):
                 raise
             batch = self.fetch(draw, one_by_one=True)
-        samples = self._split(batch, draw, 1).samples[:1] or (self.take_apart(batch),)
+        samples = self.split_batch(batch, draw, 1).samples[:1] or (self.take_apart(batch),)
         return Reading(draw.names, samples)
 
     def read(self, draw: Draw) -> Reading:
@@ -277,7 +269,7 @@ class Reader(SampleComparer):
         batch, count = self.fetch(draw), len(draw.names)
         if self.loader._auto_collation and not draw.is_whole:
             self._require_split(batch, count)
-        reading = self._split(batch, draw, count)
+        reading = self.split_batch(batch, draw, count)
         if len(reading.samples) == count or reads_whole_batches(self.dataset):
             return reading
         return Reading(draw.names, (self.take_apart(batch),), is_whole=True)
@@ -339,7 +331,7 @@ class Reader(SampleComparer):
                 raise
             if is_batched and is_first and self.split(batch, 1) is None:
                 self._refuse_batches()
-            yield self._split(batch, None, 1)
+            yield self.split_batch(batch, None, 1)
             is_first = False
 
     def _collates_several(self) -> bool:
@@ -359,15 +351,12 @@ class Reader(SampleComparer):
 
     # What is compared
 
-    def _split(self, batch: Any, draw: Draw | None, count: int) -> Reading:
-        """The samples of *batch*. A key of the author's that fails on them is refused."""
-        if (key := self.contract.key) is not None:
-            is_batch = self.loader._auto_collation and not (draw and draw.is_whole)
-            is_split = is_batch and not self.comparison.in_batches
-            samples = self.split(batch, count) if is_split else None
-            with loaders.report_dataset_errors("the contract's key"):
-                list(map(key, samples or [batch]))
-        return self.split_batch(batch, draw, count)
+    def _key_of(self, value: Any) -> Any:
+        """The same, but a key that fails is refused."""
+        if self.contract.key is None:
+            return value
+        with loaders.report_dataset_errors("the contract's key"):
+            return self.contract.key(value)
 
     def _require_split(self, batch: Any, count: int) -> None:
         """Refuse a function of the author's that does not split *batch* into *count* samples."""
@@ -384,23 +373,18 @@ class Reader(SampleComparer):
             raise UnusableDatasetError(message)
 
 
-class _CopyingDataset:
-    """A dataset whose samples are copies; *one_by_one*: it is asked for one sample at a time."""
-
-    def __init__(self, dataset: Any, *, one_by_one: bool) -> None:
-        self._dataset = dataset
-        if one_by_one:
-            self.__getitems__ = None
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._dataset, name)
+class _CopyingDataset(ObservedDataset):
+    """A dataset whose samples are copies, unless they hold what has no copy, as an open file."""
 
     def __getitem__(self, index: Any) -> Any:
-        sample = self._dataset[index]
-        try:
-            return copy.deepcopy(sample)
-        except Exception:  # noqa: BLE001  # It holds what has no copy, as an open file.
-            return sample
+        sample = super().__getitem__(index)
+        return try_user_code(lambda: copy.deepcopy(sample), sample)
+
+
+class _DatasetOfSamples(_CopyingDataset):
+    """The same, but without ``__getitems__``, so that it is asked for one sample at a time."""
+
+    __getitems__: Any = None
 
 
 def _describe_index(index: Any) -> str:

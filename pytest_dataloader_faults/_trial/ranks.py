@@ -294,7 +294,7 @@ class Meetings:
         positions = tuple(each for _, each in states)
         if len({each.epoch for each in positions}) > 1 and not self._are_apart:
             self._are_apart = True
-            self._journal.write_note(EpochsApart(positions))
+            self._journal.write(EpochsApart(positions))
         self._journal.write_turn(LOADER)
         return True
 
@@ -336,7 +336,7 @@ class Meetings:
 
     def _end(self, absence: Absence) -> bool:
         self._are_over = True
-        self._journal.write_note(absence)
+        self._journal.write(absence)
         self._journal.write_turn(LOADER)
         return False
 

@@ -25,7 +25,13 @@ from pytest_dataloader_faults._trial import loaders
 from pytest_dataloader_faults._trial.job import Job, TakeReference
 from pytest_dataloader_faults._trial.passes import Reader, Reading
 from pytest_dataloader_faults._trial.samplers import choose_size, count_samples, limit_samples
-from pytest_dataloader_faults._trial.samples import Draw, Name, draws_of, draws_the_same_again, pack
+from pytest_dataloader_faults._trial.samples import (
+    Draw,
+    Name,
+    draws_of,
+    draws_the_same_again,
+    pickle_draws,
+)
 from pytest_dataloader_faults.exceptions import UnusableDatasetError
 from pytest_dataloader_faults.outcomes import Reference
 from pytest_dataloader_faults.outcomes.agreement import (
@@ -241,7 +247,7 @@ class _ByIndex(_Taker):
                 self._read_drawn(drawn),
                 limit=limit,
                 is_whole=is_whole,
-                draws=pack(drawn),
+                draws=pickle_draws(drawn),
                 batch_size=batch_size,
                 total=total,
                 readable=readable,

@@ -23,7 +23,6 @@ from pytest_dataloader_faults._engine.supervisor.start import NAME as SUPERVISOR
 from pytest_dataloader_faults._engine.system import proc
 from pytest_dataloader_faults._engine.system.processes import Patience, has_ended, run_in_child
 from pytest_dataloader_faults.exceptions import HarnessError, UnusableDatasetError
-from pytest_dataloader_faults.outcomes import Resources, Stage
 from pytest_dataloader_faults.outcomes.leaks import (
     FEWEST_EPOCHS,
     TIMES_TO_CONFIRM,
@@ -183,11 +182,6 @@ def send(number: signal.Signals, processes: Iterable[psutil.Process]) -> None:
     for process in processes:
         with contextlib.suppress(psutil.NoSuchProcess):
             process.send_signal(number)
-
-
-def look(stage: Stage, server: tuple[int, int] | None) -> Resources:
-    """What this process has open, and what runs below it."""
-    return Resources(stage, proc.descriptor_links(), running_commands(server))
 
 
 # Some facts about memory that only looks lost. Private and proportional sizes (PSS, USS) of a

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import gc
 import os
+import pickle
 import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
@@ -28,6 +29,7 @@ from pytest_dataloader_faults._engine.iterator import (
 )
 from pytest_dataloader_faults._engine.protocol import SupervisorHandle
 from pytest_dataloader_faults._engine.scope import Injection, open_scope, protect_files
+from pytest_dataloader_faults._engine.system import proc
 from pytest_dataloader_faults._engine.system.imports import timed_imports
 from pytest_dataloader_faults._engine.system.temporary import ClosedByUserError
 from pytest_dataloader_faults._trial import loaders, ranks, resources
@@ -58,10 +60,10 @@ from pytest_dataloader_faults._trial.samplers import (
     sampler_of_epoch,
     state_of,
 )
-from pytest_dataloader_faults._trial.samples import Draw, unpack
+from pytest_dataloader_faults._trial.samples import Draw
 from pytest_dataloader_faults.faults import has_files
 from pytest_dataloader_faults.faults.base import Effect
-from pytest_dataloader_faults.outcomes import LoaderFacts, Pass, Phase, Stage
+from pytest_dataloader_faults.outcomes import LoaderFacts, Pass, Phase, Resources, Stage
 from pytest_dataloader_faults.outcomes.stages import DONE, RECOVERY
 from pytest_dataloader_faults.steps import (
     Action,
@@ -127,7 +129,7 @@ class TrialProcess:
         self._length: int | None = None
         self._driver: LoaderDriver | None = None
         self._use_batch: Callable[[Any], Any] | None = None
-        self._draws: Sequence[str] = ()
+        self._draws: Sequence[bytes] = ()
         self._connections = None if self.job.faults else SharedConnections()
         self._epochs = 0
         self._succeeded = True
@@ -186,8 +188,9 @@ class TrialProcess:
         """Record what is open and what runs, once what the loader and the dataset left is gone."""
         gc.collect()
         self.journal.write_turn(HARNESS)
-        found = resources.look(step.stage, self.around.server_pids)
-        self.journal.write(FactsFound(resources=(found,)))
+        commands = resources.running_commands(self.around.server_pids)
+        opened = Resources(step.stage, proc.descriptor_links(), commands)
+        self.journal.write(FactsFound(resources=(opened,)))
 
     def use_accelerator(self) -> None:
         """Use the accelerator, and copy each batch to it."""
@@ -203,7 +206,8 @@ class TrialProcess:
                     next(iter(dataset), None)
                 return
             batched = bool(self.loader._auto_collation)
-            drawn = (Draw.of(unpack(each), dataset, batched=batched) for each in self._draws)
+            unpickled = map(pickle.loads, self._draws)
+            drawn = (Draw.of(each, dataset, batched=batched) for each in unpickled)
             if sample := next((part for each in drawn for part in each.split()), None):
                 with contextlib.suppress(loaders.CollateError):
                     Reader(loader=self.loader).fetch(sample)

@@ -9,8 +9,8 @@ import inspect
 import itertools
 import math
 import weakref
-from collections.abc import Iterable, Iterator
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, TypeVar
 
 from torch.utils.data import (
     BatchSampler,
@@ -28,6 +28,8 @@ from pytest_dataloader_faults.outcomes.stages import StateOf
 
 CALLS_USER_CODE = True
 
+_Result = TypeVar("_Result")
+_Default = TypeVar("_Default")
 STATEFUL = "torchdata.stateful_dataloader"
 """The module of a loader that saves the states of its dataset and its sampler."""
 OUTER_LOADERS: weakref.WeakKeyDictionary[DataLoader[Any], Any] = weakref.WeakKeyDictionary()
@@ -35,6 +37,14 @@ OUTER_LOADERS: weakref.WeakKeyDictionary[DataLoader[Any], Any] = weakref.WeakKey
 DEFAULT_SAMPLERS = (SequentialSampler, RandomSampler)
 """torch creates them for a dataset without a sampler, and they read its length."""
 _SIZED = (*DEFAULT_SAMPLERS, SubsetRandomSampler, WeightedRandomSampler, list, tuple, range)
+
+
+def try_user_code(call: Callable[[], _Result], default: _Default) -> _Result | _Default:
+    """What *call* returns, or *default* if a class of the user's raises an error in it."""
+    try:
+        return call()
+    except Exception:  # noqa: BLE001  # whatever that class raises
+        return default
 
 
 def outer_loader(loader: DataLoader[Any]) -> Any:
@@ -201,10 +211,9 @@ class _FirstSampler(Sampler[Any]):
 
         An epoch that begins there does not look shorter than the first one.
         """
-        with contextlib.suppress(Exception):  # Of the user's classes: it does not have a length.
-            rest = max(0, len(self._inner) - self._most)
-            return rest if rest <= self._most else None
-        return None
+        length = try_user_code(lambda: len(self._inner), math.inf)
+        rest = max(0, length - self._most)
+        return int(rest) if rest <= self._most else None
 
 
 class _FirstSamplerWithState(_WithState, _FirstSampler):
@@ -260,9 +269,8 @@ def count_batches_of_worker(loader: DataLoader[Any]) -> int | None:
     """
     if isinstance(loader.dataset, IterableDataset):
         return None
-    with contextlib.suppress(Exception):  # Of the user's classes: it does not have a length.
-        return math.ceil(len(outer_loader(loader)) / max(1, loader.num_workers))
-    return None
+    batches = try_user_code(lambda: len(outer_loader(loader)), None)
+    return None if batches is None else math.ceil(batches / max(1, loader.num_workers))
 
 
 _EPOCHS, _MOST_DRAWN = 8, 100_000
@@ -310,17 +318,18 @@ def limit_samples(
     what they would: the state of a loader may be that of its sampler.
     """
     workers, largest = max(1, loader.num_workers), batch_size or _LARGEST_BATCH
-    at_least = _BATCHES_OF_A_WORKER * workers
-    limit = max(limit, at_least)
-    index_sampler: Any = loader._index_sampler
+    limit = max(limit, _BATCHES_OF_A_WORKER * workers)
+    sampler: Any = loader._index_sampler
     if length_of_endless(loader) is not None:
-        for name, inner in _list_inner_samplers(index_sampler).items():
-            limited = _limited(inner, limit, workers, largest)
-            object.__setattr__(index_sampler, name, limited)
-    elif keeps_sampler or not _draws_all(index_sampler):
-        _replace(loader, _take_first(index_sampler, limit, at_least))
+        for name, inner in _list_inner_samplers(sampler).items():
+            object.__setattr__(sampler, name, _limited(inner, limit, workers, largest))
+        return
+    if keeps_sampler:
+        limited = _take_first(sampler, limit, workers)
     else:
-        _replace(loader, _limited(index_sampler, limit, workers, largest))
+        limited = _limited(sampler, limit, workers, largest)
+    name = "batch_sampler" if loader._auto_collation else "sampler"
+    object.__setattr__(loader, name, limited)  # torch forbids it, since workers may run.
 
 
 def _limited(sampler: Any, limit: int, workers: int, largest: int) -> Any:
@@ -329,7 +338,7 @@ def _limited(sampler: Any, limit: int, workers: int, largest: int) -> Any:
     *largest*: how many samples a batch may have.
     """
     if not _draws_all(sampler):
-        return _take_first(sampler, limit, _BATCHES_OF_A_WORKER * workers)
+        return _take_first(sampler, limit, workers)
     is_batched = type(sampler) is BatchSampler
     inner: Any = sampler.sampler if is_batched else sampler
     replicas = inner.num_replicas if type(inner) is DistributedSampler else 1
@@ -337,14 +346,13 @@ def _limited(sampler: Any, limit: int, workers: int, largest: int) -> Any:
     chosen = _spread_like(inner, max(limit, replicas * workers * size))
     if chosen is None:
         return sampler
-    if not is_batched:
-        return chosen
-    return BatchSampler(chosen, size, sampler.drop_last)
+    return BatchSampler(chosen, size, sampler.drop_last) if is_batched else chosen
 
 
-def _take_first(sampler: Any, limit: int, at_least: int) -> Any:
+def _take_first(sampler: Any, limit: int, workers: int) -> Any:
     kind = _FirstSamplerWithState if has_state(sampler) else _FirstSampler
-    return kind(sampler, max(-(-limit // _batch_size(sampler)), at_least))
+    count = math.ceil(limit / _batch_size(sampler))
+    return kind(sampler, max(count, _BATCHES_OF_A_WORKER * workers))
 
 
 def choose_size(
@@ -379,10 +387,7 @@ def _spread_like(sampler: Any, limit: int) -> Any:
 
 def _batch_size(sampler: Any) -> int:
     """How many samples a batch of *sampler* has, if that is known, or else 1."""
-    try:
-        size = sampler.batch_size
-    except Exception:  # noqa: BLE001  # whatever the user's class raises
-        return 1
+    size = try_user_code(lambda: sampler.batch_size, 1)
     return size if isinstance(size, int) and size > 0 else 1
 
 
@@ -398,7 +403,7 @@ def sampler_of_epoch(loader: DataLoader[Any]) -> Any:
 def count_samples(loader: DataLoader[Any]) -> int | None:
     """How many samples *loader* may draw; None if only a user's own sampler knows."""
     sampler = sampler_of_epoch(loader)
-    if _is_batched(loader):
+    if loader._auto_collation:
         sampler = sampler.sampler if type(sampler) is BatchSampler else None
     return len(sampler) if has_known_length(sampler) else None
 
@@ -409,15 +414,6 @@ def _draws_all(sampler: Any) -> bool:
     if type(inner) is RandomSampler:
         return not inner.replacement and inner._num_samples is None
     return type(inner) in (SequentialSampler, DistributedSampler)
-
-
-def _is_batched(loader: DataLoader[Any]) -> bool:
-    return bool(loader._auto_collation)
-
-
-def _replace(loader: DataLoader[Any], sampler: Any) -> None:
-    name = "batch_sampler" if _is_batched(loader) else "sampler"
-    object.__setattr__(loader, name, sampler)  # torch forbids it, since workers may run.
 
 
 def set_epoch(loader: DataLoader[Any], epoch: int) -> None:

@@ -15,7 +15,6 @@ or iterate over their batch dimension and not over their keys.
 
 from __future__ import annotations
 
-import base64
 import contextlib
 import ctypes
 import dataclasses
@@ -40,7 +39,7 @@ from pytest_dataloader_faults._engine.fetch_hooks import (
     parts_of,
 )
 from pytest_dataloader_faults._trial import loaders
-from pytest_dataloader_faults._trial.samplers import length_of_endless
+from pytest_dataloader_faults._trial.samplers import length_of_endless, try_user_code
 from pytest_dataloader_faults.exceptions import UnusableDatasetError
 from pytest_dataloader_faults.outcomes.agreement import MANY, ZEROS, Part
 from pytest_dataloader_faults.outcomes.text import format_value
@@ -93,9 +92,7 @@ class Draw:
 
     def copy_for_worker(self) -> Any:
         """What was drawn, as a worker receives it."""
-        with contextlib.suppress(Exception):
-            return _copy_draw(self.drawn)
-        return self.drawn
+        return try_user_code(lambda: _copy_draw(self.drawn), self.drawn)
 
     def split(self) -> list[Draw]:
         """What to draw for each of its samples alone."""
@@ -140,16 +137,9 @@ def record_draw(drawn: Any, dataset: Any, *, batched: bool) -> Draw:
         return Draw(drawn, (drawn,), (name_of(drawn),), is_whole=True)
 
 
-def pack(draws: Iterable[Draw]) -> tuple[str, ...]:
-    """What was drawn, pickled and in base64; empty if no worker could get it."""
-    with contextlib.suppress(Exception):  # Of the user's classes.
-        return tuple(base64.b64encode(pickle.dumps(each.drawn)).decode() for each in draws)
-    return ()
-
-
-def unpack(packed: str) -> Any:
-    """What was drawn for a batch, as ``pack`` has packed it."""
-    return pickle.loads(base64.b64decode(packed))  # noqa: S301  # the sampler's own
+def pickle_draws(draws: Iterable[Draw]) -> tuple[bytes, ...]:
+    """What was drawn for each batch, pickled; empty if no worker could get it."""
+    return try_user_code(lambda: tuple(pickle.dumps(each.drawn) for each in draws), ())
 
 
 def draws_the_same_again(loader: DataLoader[Any], drawn: Sequence[Draw]) -> bool:
@@ -163,11 +153,8 @@ def draws_the_same_again(loader: DataLoader[Any], drawn: Sequence[Draw]) -> bool
 
 def reads_whole_batches(dataset: Any) -> bool:
     """Whether torch's fetcher requests a whole batch from *dataset*."""
-    try:
-        has_them = loaders.kind_of(dataset) == "map" and hasattr(dataset, "__getitems__")
-        return has_them and bool(dataset.__getitems__)
-    except Exception:  # noqa: BLE001  # It is the fetcher that reports it.
-        return False
+    is_map = loaders.kind_of(dataset) == "map"
+    return is_map and try_user_code(lambda: bool(getattr(dataset, "__getitems__", None)), False)
 
 
 def name_of(index: Any) -> Name:
@@ -181,9 +168,8 @@ def name_of(index: Any) -> Name:
     if is_plain and len(text) <= _LONGEST and text.isprintable():
         return text
     shown = text if len(text) <= _LONGEST and not ADDRESS.search(text) else type(index).__name__
-    with contextlib.suppress(Exception):  # It is endless, or cannot be pickled.
-        return f"{shown} #{digest_of(take_apart(index))[:_DIGITS]}"
-    return shown
+    # It may be endless, or impossible to pickle.
+    return try_user_code(lambda: f"{shown} #{digest_of(take_apart(index))[:_DIGITS]}", shown)
 
 
 # Fingerprints

@@ -94,7 +94,7 @@ from pytest_dataloader_faults.exceptions import (
     UnusableDatasetError,
 )
 from pytest_dataloader_faults.faults.globs import package_folders
-from pytest_dataloader_faults.outcomes import AtDeadline
+from pytest_dataloader_faults.outcomes import TrialEnd
 from pytest_dataloader_faults.outcomes.stages import DONE
 from pytest_dataloader_faults.outcomes.text import printable
 
@@ -148,7 +148,7 @@ def run_under_deadline(job: Job, around: Surroundings, root: _Root) -> None:
     around.remove_shared_memory(killed)
     around.remove_folders(shared=os.getppid() != pytest_pid)
     duration = round(time.monotonic() - began, 3)
-    journal.write(TrialEnded(end.exitcode, duration, began, end.at_deadline))
+    journal.write(TrialEnded(end, duration, began))
 
 
 def _end_server(around: Surroundings) -> None:
@@ -161,13 +161,6 @@ def _end_server(around: Surroundings) -> None:
         why = f"{what} {describe_end(-number)}{NOTHING_SHOWN}."
         around.facts.write(failed(LostProcessError(why)))
     around.server.end()
-
-
-class _End(NamedTuple):
-    """How a process of the trial ended."""
-
-    at_deadline: AtDeadline | None
-    exitcode: int
 
 
 class _Warden(NamedTuple):
@@ -188,7 +181,7 @@ class _Warden(NamedTuple):
         phases = [event.phase for event in self.around.facts.of(PhaseStarted)]
         return phases[-1:] == [DONE]
 
-    def run(self, action: Callable[[], None]) -> _End:
+    def run(self, action: Callable[[], None]) -> TrialEnd:
         """Run *action* in a child until it ends, or its time is up."""
         journal, supervisor = self.around.facts, self.supervisor
         child = _start(action)
@@ -209,7 +202,7 @@ class _Warden(NamedTuple):
         elif failure:
             printed = describe_output(supervisor.handle.printed) if supervisor else ""
             journal.write(failed(LostProcessError(f"{failure}.{printed}")))
-        return _End(at_deadline, exitcode)
+        return TrialEnd(exitcode, at_deadline)
 
     def _wait_until_over(self, child: int) -> str:
         """Why the wait is over: ``"ended"``, ``"deadline"``, or one of these.

@@ -271,13 +271,11 @@ class TrialEnd:
     """What ended a trial.
 
     Attributes:
-        timed_out: Whether the deadline ended the trial.
         exitcode: The main process's, as in a ``WorkerDeath``; 0 if the deadline ended it.
         at_deadline: What the trial did at the deadline; None if the deadline did not end it.
         stacks: The stacks of the processes that were running at the deadline.
     """
 
-    timed_out: bool = False
     exitcode: int = 0
     at_deadline: AtDeadline | None = None
     stacks: str = ""
@@ -403,7 +401,7 @@ class Outcome(Shown):
     @property
     def timed_out(self) -> bool:
         """Whether the deadline ended the trial."""
-        return self.end.timed_out
+        return self.end.at_deadline is not None
 
     @property
     def fired(self) -> int:

@@ -37,7 +37,7 @@ class Reference:
         batch_size: How many samples a batch may have; None if all samples are checked.
         fault_free: A trial of one epoch without a fault, in which nothing was wrong; None if there
             is none.
-        draws: What the sampler drew for each batch, pickled and in base64; empty for a stream.
+        draws: What the sampler drew for each batch, pickled; empty for a stream.
         is_whole: Whether each epoch has each of these samples exactly once; a sampler may draw some
             at random.
         members: The reference of each member of a group of jobs, if this is that of the group.
@@ -63,7 +63,7 @@ class Reference:
     readable: int | None = field(default=None, compare=False)
     batch_size: int | None = field(default=None, compare=False)
     fault_free: Outcome | None = field(default=None, repr=False, compare=False)
-    draws: tuple[str, ...] = field(default=(), repr=False, compare=False)
+    draws: tuple[bytes, ...] = field(default=(), repr=False, compare=False)
     is_whole: bool = field(default=True, compare=False)
     members: tuple[Reference, ...] = field(default=(), repr=False, compare=False)
     parts: tuple[tuple[str, ...], ...] = field(default=(), repr=False, compare=False)
@@ -128,8 +128,10 @@ class Reference:
         if not is_divisible or count_rows(self.parts) is None:
             return None
         rows = enumerate(map(Sample, itertools.chain(*self.parts)))
-        # It is not known whose files the rows come from.
-        fault_free = self.fault_free and replace(in_rows(self.fault_free), processes=())
+        fault_free = self.fault_free
+        if fault_free is not None:  # It is not known which files the rows come from.
+            workers = tuple(replace(each, files={}) for each in fault_free.workers)
+            fault_free = replace(in_rows(fault_free), processes=workers)
         return replace(self, samples=tuple(rows), parts=(), fault_free=fault_free)
 
     @property

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple
 
 from pytest_dataloader_faults._arguments import StrEnum
 from pytest_dataloader_faults.outcomes.text import printable
@@ -285,15 +285,6 @@ class FileChanged(NamedTuple):
     path: str
     change: Change
     new_path: str = ""
-
-
-class ChangeRefused(NamedTuple):
-    """A file was not changed, because a fault had fired."""
-
-    note: Refusal
-
-
-FileEvent: TypeAlias = FileCreated | FileChanged | ChangeRefused
 
 
 @dataclass

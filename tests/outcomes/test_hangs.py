@@ -113,8 +113,6 @@ def _hangs():
     hung = _hung(IN_SAMPLE)
     yield "no hang", revised(hung, timed_out=False)
     yield "a thread, but no hang", revised(_hung([WAIT, *IN_SAMPLE]), timed_out=False)
-    computes = AtDeadline(Activity.COMPUTES)
-    yield "computes, but no hang", revised(hung, timed_out=False, at_deadline=computes)
     yield "no stacks", _hung()
     yield "the recovery", _hung(IN_SAMPLE, phase=RECOVERY)
     asleep = AtDeadline(Activity.SLEEPS, asleep=(1,))

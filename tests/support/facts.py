@@ -8,6 +8,8 @@ from pytest_dataloader_faults import Outcome
 from pytest_dataloader_faults.faults import Fault, ReadError, TruncatedFile, WorkerKilled
 from pytest_dataloader_faults.outcomes import (
     Absence,
+    Activity,
+    AtDeadline,
     Batch,
     FaultFacts,
     FileCounts,
@@ -159,6 +161,9 @@ IN_LOCK = {
 def revised(outcome: Outcome, **facts) -> Outcome:
     """*outcome* with other *facts*: its own, those of its parts, or the passes of a stage."""
     passes = outcome.passes
+    if "timed_out" in facts:
+        activity = outcome.end.at_deadline or AtDeadline(Activity.WAITS)
+        facts.setdefault("at_deadline", activity if facts.pop("timed_out") else None)
     for name in _STAGES.keys() & facts.keys():
         passes = _with_passes(passes, _STAGES[name], facts.pop(name))
     for name, kind in _PARTS.items():

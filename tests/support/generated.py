@@ -196,7 +196,6 @@ def outcomes(draw: st.DrawFn) -> Outcome:
         phase=draw(PHASES),
         duration=draw(st.floats(0, 100)),
         end=TrialEnd(
-            timed_out=draw(st.booleans()),
             exitcode=draw(st.sampled_from([0, -9])),
             stacks=draw(WORDS),
         ),

@@ -27,6 +27,7 @@ from pytest_dataloader_faults._trial.journal import (
     reference_from,
     timeline_of,
 )
+from pytest_dataloader_faults.exceptions import HarnessError, UnusableDatasetError
 from pytest_dataloader_faults.faults import HungRead, ReadError, ShortRead
 from pytest_dataloader_faults.outcomes import (
     Absence,
@@ -42,6 +43,7 @@ from pytest_dataloader_faults.outcomes import (
     Reference,
     Resources,
     SavedState,
+    TrialEnd,
     TrialRequest,
     WorkerDeath,
     WorkerFacts,
@@ -84,7 +86,7 @@ def test_events_come_back_in_order(journal):
         PassEnded(3.0, Pass(EPOCH_1, exception=raised, deaths=(WorkerDeath(0, 7, -9),))),
         FactsFound(None, (FaultFacts(ASKED.schedule[0]),), (WorkerFacts(0, 7, 1, files),)),
         ReferenceTaken(Reference("map", (((0, 1), Sample("a")),))),
-        Failed("UnusableDatasetError", "why", None, 3.5),
+        Failed(UnusableDatasetError, "why", None, 3.5),
         PhaseStarted(DONE, 4.0),
     ]
     for event in events:
@@ -117,7 +119,7 @@ def test_it_survives_its_writer(journal):
 
 def test_events_after_half_a_line_are_read(journal):
     os.write(journal.fd, encode(BatchReceived(EPOCH_1, BATCH))[:40])
-    ended = TrialEnded(exitcode=-9, duration=1.0, began=2.0)
+    ended = TrialEnded(TrialEnd(exitcode=-9), duration=1.0, began=2.0)
     journal.write(ended)
     assert journal.events() == [ended]
 
@@ -127,7 +129,7 @@ def test_many_writers_do_not_mix(journal):
 
     def write(name: int) -> None:
         for number in range(50):
-            journal.write(Failed("HarnessError", f"{name} {number}", text, 1.0))
+            journal.write(Failed(HarnessError, f"{name} {number}", text, 1.0))
 
     threads = [threading.Thread(target=write, args=(number,)) for number in range(2)]
     for thread in threads:
@@ -136,7 +138,7 @@ def test_many_writers_do_not_mix(journal):
     for thread in threads:
         thread.join()
     written = {
-        Failed("HarnessError", f"{name} {number}", text, 1.0)
+        Failed(HarnessError, f"{name} {number}", text, 1.0)
         for name in range(3)
         for number in range(50)
     }
@@ -169,7 +171,7 @@ def test_passes_and_recovery_are_kept_apart():
 
 def test_facts_of_some_trials_are_notes():
     notes = SavedState(1, size=4), Absence(1, Reason.GONE, Position(1, 2)), LoadedState(0)
-    events = [FactsFound(notes=notes[:2]), Kept(0, "gASV"), FactsFound(notes=notes[2:])]
+    events = [*notes[:2], Kept(0, b"state"), *notes[2:]]
     outcome = outcome_from(ASKED, events)
 
     assert outcome.notes == notes
@@ -190,8 +192,7 @@ def test_the_supervisors_last_report_fills_the_counters():
 
 def test_a_reference_is_found_among_events():
     reference = Reference("map", ((0, Sample("a")),))
-    end = TrialEnded(exitcode=0, duration=2.5, began=0.0)
-    assert reference_from([BEGAN, ReferenceTaken(reference), end], end) == reference
+    assert reference_from([BEGAN, ReferenceTaken(reference)], TrialEnd()) == reference
 
 
 pytestmark = pytest.mark.usefixtures("engine")
@@ -258,7 +259,7 @@ def _events_of_a_trial():
         ProcessesStarted((1,)),
         PhaseStarted(EPOCH_1, 10.0),
         PassEnded(99.0, Pass(EPOCH_1, complete=True)),
-        TrialEnded(exitcode=0, duration=91.0, began=9.0),
+        TrialEnded(TrialEnd(), duration=91.0, began=9.0),
     ]
 
 

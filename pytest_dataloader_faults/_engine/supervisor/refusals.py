@@ -23,7 +23,7 @@ from pytest_dataloader_faults._engine.system.processes import StackRequest
 from pytest_dataloader_faults._engine.system.temporary import SharedCount
 from pytest_dataloader_faults.faults.base import Place
 from pytest_dataloader_faults.faults.globs import GlobMatcher
-from pytest_dataloader_faults.outcomes.stages import ChangeRefused, FileHistory, Refusal
+from pytest_dataloader_faults.outcomes.stages import FileHistory, Refusal
 from pytest_dataloader_faults.outcomes.text import users_place
 from pytest_dataloader_faults.wire import Firing
 
@@ -119,7 +119,7 @@ class Refusals:
             return
         place = users_place(stacks.take()) if stacks else ""
         self._refusals[key] = refusal = replace(self._refusals[key], place=place)
-        self._write(ChangeRefused(refusal))
+        self._write(refusal)
 
 
 def _request_stacks(worker: WorkerState, call: Syscall) -> StackRequest | None:

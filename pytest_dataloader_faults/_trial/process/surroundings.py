@@ -355,9 +355,9 @@ def _errors(events: Iterable[JournalEvent]) -> Iterator[str]:
     """The texts of what went wrong; that of a hang or a death is empty."""
     for event in events:
         match event:
-            case TrialEnded() if event.timed_out or event.exitcode:
+            case TrialEnded(end) if end.at_deadline or end.exitcode:
                 yield ""
-            case Failed(error, text) if error != LostProcessError.__name__:
+            case Failed(kind, text) if kind is not LostProcessError:
                 yield text
             case PassEnded() if event.result.exception:
                 yield event.result.exception.text

@@ -108,7 +108,7 @@ class DrawEpochs(Step):
             seed_everything(process.job.settings.seed + 1)
             is_same = draw_epochs(make_loader(process.job)) != orders
         if is_same or (len(orders) > 1 and drawn == set(range(length - count))):
-            process.journal.write_note(DrawnEpochs(count, length, is_same))
+            process.journal.write(DrawnEpochs(count, length, is_same))
 
 
 def is_in_order(drawn: Sequence[Any]) -> bool:

@@ -23,6 +23,7 @@ from pytest_dataloader_faults.outcomes.chains import exception_lines
 from pytest_dataloader_faults.outcomes.contract import Cause, Contract, Finding, Verdict
 from pytest_dataloader_faults.outcomes.judge import ranks
 from pytest_dataloader_faults.outcomes.judge.at_rest import AtRestJudge
+from pytest_dataloader_faults.outcomes.judge.compare import align
 from pytest_dataloader_faults.outcomes.judge.rules import Judge
 from pytest_dataloader_faults.outcomes.records import Outcome
 from pytest_dataloader_faults.outcomes.reference import Reference
@@ -70,8 +71,8 @@ def judge(outcome: Outcome, reference: Reference, contract: Contract) -> Finding
 
 def _judge(outcome: Outcome, reference: Reference, contract: Contract) -> Finding:
     """The verdict on a trial, of one process or of several ranks."""
+    outcome, reference = align(outcome, reference)
     if outcome.ranks:
-        outcome, reference = ranks.align(outcome, reference)
         findings = [
             _judge(rank, ranks.reference_for(number, outcome, reference), contract)
             for number, rank in enumerate(outcome.ranks)

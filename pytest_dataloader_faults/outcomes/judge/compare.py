@@ -21,7 +21,7 @@ from pytest_dataloader_faults.faults.base import Effect
 from pytest_dataloader_faults.outcomes.agreement import ZEROS, Sample, difference
 from pytest_dataloader_faults.outcomes.contract import Cause, Contract, Finding, Verdict, Wrong
 from pytest_dataloader_faults.outcomes.records import Batch, Outcome, Pass
-from pytest_dataloader_faults.outcomes.reference import Reference, by_worker
+from pytest_dataloader_faults.outcomes.reference import Reference, by_worker, in_rows
 from pytest_dataloader_faults.outcomes.text import is_or_are, join_some, pluralize, was_or_were
 from pytest_dataloader_faults.wire import Firing
 
@@ -145,33 +145,37 @@ def _may_be_in(firing: Firing, epoch: int) -> bool:
     return firing.epoch in (None, 0, epoch)
 
 
+def align(outcome: Outcome, reference: Reference) -> tuple[Outcome, Reference]:
+    """*outcome* and *reference*, both in rows if a stream's own batches have other rows there.
+
+    Each rank has its own shards, so its batches may have the rows of one batch in another order.
+    """
+    passes = (each for job in outcome.jobs for each in job.passes)
+    batches = [batch for each in passes for batch in each.delivered]
+    others = [each for each in batches if not reference.counts.keys() >= {*each.digests}]
+    whole, *members = (each.in_rows for each in (reference, *reference.members))
+    has_rows = None not in members and all(each.rows for each in batches)
+    if whole is None or not (others and has_rows):
+        return outcome, reference
+    known = {tuple(sorted(each)) for each in reference.parts if not outcome.ranks}
+    if any(tuple(sorted(each.rows)) in known for each in others):
+        return outcome, reference
+    return in_rows(outcome), replace(whole, members=tuple(filter(None, members)))
+
+
 # The rule
 
 
 def find_mismatch(epoch: Pass, expected: Reference, allowed: Allowed = NOTHING) -> Finding | None:
     """The first difference of *epoch* that is not *allowed*; None if there is none."""
-    aligned, expected = _align(epoch, expected)
     if expected.by_key is not None:
-        mismatches = _compare_by_key(aligned, expected, expected.by_key, allowed)
+        mismatches = _compare_by_key(epoch, expected, expected.by_key, allowed)
         return next(itertools.chain(mismatches, _find_missing(epoch)), None)
-    return next(_compare_counts(aligned, expected, allowed), None)
-
-
-def _align(epoch: Pass, expected: Reference) -> tuple[Pass, Reference]:
-    """*epoch* and what is *expected* of it, both in samples or both in rows."""
-    others = [each for each in epoch.delivered if not expected.counts.keys() >= {*each.digests}]
-    if not others or not all(each.rows for each in epoch.delivered) or expected.in_rows is None:
-        return epoch, expected
-    known = {tuple(sorted(each)) for each in expected.parts}
-    if any(tuple(sorted(each.rows)) in known for each in others):
-        return epoch, expected
-    batches = (replace(each, samples=tuple(map(Sample, each.rows))) for each in epoch.delivered)
-    return replace(epoch, delivered=tuple(batches)), expected.in_rows
+    return next(_compare_counts(epoch, expected, allowed), None)
 
 
 def count_missing(epoch: Pass, expected: Reference) -> int:
     """How many samples of *epoch* are missing; for an endless stream, of those requested."""
-    epoch, expected = _align(epoch, expected)
     if expected.by_key is not None:
         split = (each for each in epoch.delivered if not each.is_whole)
         return sum(len(each.keys or ()) - len(each.samples) for each in split)
@@ -182,7 +186,6 @@ def count_missing(epoch: Pass, expected: Reference) -> int:
 
 def count_replaced(epoch: Pass, expected: Reference) -> int:
     """How many samples of *epoch* were replaced by others."""
-    epoch, expected = _align(epoch, expected)
     if expected.by_key is None:
         delivered = _count(epoch.delivered)
         return (delivered - _count_due(expected, delivered)).total()
@@ -196,9 +199,8 @@ def has_unknown_sample(epoch: Pass, expected: Reference) -> bool:
     A batch of a map-style dataset that cannot be split, as by its padding, shows none.
     """
     is_map = expected.by_key is not None
-    split = tuple(each for each in epoch.delivered if not (is_map and each.is_whole))
-    epoch, expected = _align(replace(epoch, delivered=split), expected)
-    return not _count(epoch.delivered).keys() <= expected.counts.keys()
+    split = (each for each in epoch.delivered if not (is_map and each.is_whole))
+    return not _count(split).keys() <= expected.counts.keys()
 
 
 def _mismatch(wrong: Wrong, sentence: str) -> Finding:

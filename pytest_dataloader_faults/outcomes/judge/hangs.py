@@ -8,7 +8,7 @@ from collections.abc import Container, Iterator
 from pytest_dataloader_faults.outcomes.contract import Cause
 from pytest_dataloader_faults.outcomes.judge.errors import dropped_batch_cause
 from pytest_dataloader_faults.outcomes.records import Outcome
-from pytest_dataloader_faults.outcomes.stages import RECOVERY, Activity, Phase, Stage
+from pytest_dataloader_faults.outcomes.stages import RECOVERY, Activity, AtDeadline, Phase, Stage
 from pytest_dataloader_faults.outcomes.text import OURS, PYTHON, pluralize
 
 _PROCESS = re.compile(r"^Process (\d+) (\(.*)\n((?:(?!Process \d).*\n?)*)", re.MULTILINE)
@@ -75,26 +75,20 @@ def has_threads_left_behind(outcome: Outcome) -> bool:
     return is_left and outcome.loader.is_forked
 
 
-def _sleeping_processes(outcome: Outcome) -> tuple[int, ...]:
-    """The processes that slept, or waited with a timeout."""
-    return outcome.end.at_deadline.asleep if outcome.end.at_deadline else ()
-
-
-def _activity(outcome: Outcome) -> Activity | None:
-    return outcome.end.at_deadline.activity if outcome.end.at_deadline else None
+def _at_deadline(outcome: Outcome) -> AtDeadline:
+    """What *outcome* did at its deadline, which was nothing if it did not reach that."""
+    return outcome.end.at_deadline or AtDeadline(Activity.WAITS)
 
 
 def makes_progress(outcome: Outcome) -> bool:
     """Whether batches were delivered, or files were read."""
-    return _activity(outcome) in (Activity.DELIVERS, Activity.READS)
+    return _at_deadline(outcome).activity in (Activity.DELIVERS, Activity.READS)
 
 
 def describe_deadline(outcome: Outcome) -> str:
     """How much time the loader had."""
-    extension = outcome.end.at_deadline.extension if outcome.end.at_deadline else 0.0
-    if not extension:
-        return f"{outcome.request.deadline:g} s"
-    return f"its deadline of {outcome.request.deadline:g} s plus {extension:g} s"
+    seconds, extension = outcome.request.deadline, _at_deadline(outcome).extension
+    return f"its deadline of {seconds:g} s plus {extension:g} s" if extension else f"{seconds:g} s"
 
 
 def describe_activity(outcome: Outcome, *, has_dataset: bool = True) -> str:
@@ -102,7 +96,7 @@ def describe_activity(outcome: Outcome, *, has_dataset: bool = True) -> str:
 
     *has_dataset*: whether it got as far as having its dataset.
     """
-    activity, process = _activity(outcome), "a worker" if has_dataset else "it"
+    activity, process = _at_deadline(outcome).activity, "a worker" if has_dataset else "it"
     delivered = f"{_describe_batches(outcome)} delivered"
     if activity is Activity.DELIVERS:
         return f": {delivered}, and the epoch was still making progress"
@@ -114,7 +108,7 @@ def describe_activity(outcome: Outcome, *, has_dataset: bool = True) -> str:
         is_reading = f"{delivered}, and the workers were" if has_dataset else "it was"
         return f": {is_reading} still reading"
     if activity is Activity.SLEEPS:
-        sleepers = _sleeping_processes(outcome)
+        sleepers = _at_deadline(outcome).asleep
         lines = sorted({line for pid, line in dataset_lines(outcome) if pid in sleepers})
         where = f" at {' and at '.join(lines)}" if lines else ""
         reason = ", probably between retries" if outcome.fired else ""
@@ -172,7 +166,7 @@ def hang_places(outcome: Outcome) -> frozenset[str]:
     if not outcome.timed_out or makes_progress(outcome):
         return frozenset()
     when = ", without a fault" if outcome.phase == RECOVERY else ""
-    sleepers = _sleeping_processes(outcome)
+    sleepers = _at_deadline(outcome).asleep
     places = {
         f"{line}{_ASLEEP}" if pid in sleepers else line for pid, line in dataset_lines(outcome)
     }
@@ -193,7 +187,7 @@ def hangs_at(outcome: Outcome, known_places: Container[str]) -> bool:
 
 def was_computing(outcome: Outcome) -> bool:
     """Whether it computed, or retried without a pause, at its deadline: it may have a limit."""
-    return outcome.timed_out and _activity(outcome) is Activity.COMPUTES
+    return _at_deadline(outcome).activity is Activity.COMPUTES
 
 
 def loader_timed_out(outcome: Outcome) -> bool:
@@ -271,7 +265,6 @@ def likely_cause(outcome: Outcome, *, after_one: bool) -> Cause | None:
             return _LOST_THREAD if has_threads_left_behind(outcome) else _LOCKS
         if after_one:
             return _AFTER_READ
-    activity = _activity(outcome)
-    if activity is Activity.SLEEPS and not outcome.fired:  # No operation failed.
-        return None
-    return _BY_ACTIVITY.get(activity) if activity else None
+    activity = _at_deadline(outcome).activity
+    is_known = activity is not Activity.SLEEPS or outcome.fired  # Otherwise no operation failed.
+    return _BY_ACTIVITY.get(activity) if is_known else None

@@ -14,7 +14,7 @@ from pytest_dataloader_faults.outcomes.agreement import Sample
 from pytest_dataloader_faults.outcomes.contract import Cause, Contract, Finding, Verdict
 from pytest_dataloader_faults.outcomes.judge.rules import count_drawn
 from pytest_dataloader_faults.outcomes.records import Outcome, Pass
-from pytest_dataloader_faults.outcomes.reference import Reference, in_rows
+from pytest_dataloader_faults.outcomes.reference import Reference
 from pytest_dataloader_faults.outcomes.stages import Absence, EpochsApart, FolderShared, Reason
 from pytest_dataloader_faults.outcomes.text import join_some, pluralize, was_or_were
 
@@ -77,22 +77,6 @@ def describe_absence(rank: Outcome) -> str:
     batches = pluralize(len(rank.delivered), "batch")
     missing = "a rank" if absent.rank is None else f"rank {absent.rank}"
     return f"delivered {batches}, then waited for {missing}, {_ABSENCE_REASONS[absent.reason]}"
-
-
-def align(outcome: Outcome, reference: Reference) -> tuple[Outcome, Reference]:
-    """*outcome* and *reference*, both in rows if ranks fill a stream's own batches with other rows.
-
-    Each rank has its own shards, so none of its batches may be one of a single process.
-    """
-    known = {*reference.digests.values()}
-    passes = (each for rank in outcome.ranks for each in rank.passes)
-    batches = [batch for each in passes for batch in each.delivered]
-    is_regrouped = any(not known.issuperset(each.digests) for each in batches)
-    whole, *members = (each.in_rows for each in (reference, *reference.members))
-    has_rows = None not in members and all(each.rows for each in batches)
-    if whole is None or not (is_regrouped and has_rows):
-        return outcome, reference
-    return in_rows(outcome), replace(whole, members=tuple(filter(None, members)))
 
 
 def reference_for(number: int, outcome: Outcome, reference: Reference) -> Reference:

@@ -225,7 +225,7 @@ class Judge:
     def find_corruption(self) -> Finding | None:
         """Samples that are wrong under the faults."""
         outcome = self.outcome
-        if self.has_missing_objects and not any(map(self._has_unknown_sample, outcome.epochs)):
+        if self.has_missing_objects and not self._has_unknown_sample(*outcome.epochs):
             return None
         for number, epoch in enumerate(outcome.epochs, start=1):
             allowed = allowed_in(number, outcome, self.reference, self.contract)
@@ -262,8 +262,8 @@ class Judge:
         sentence = f"{self.recovery_name} {wrong.sentence}"
         return replace(wrong, verdict=Verdict.POISONED, sentence=sentence)
 
-    def _has_unknown_sample(self, epoch: Pass) -> bool:
-        return has_unknown_sample(epoch, self.reference)
+    def _has_unknown_sample(self, *passes: Pass) -> bool:
+        return any(has_unknown_sample(each, self.reference) for each in passes)
 
     def find_wrong_recovery(self, recovery: Pass, allowed: Allowed) -> Finding | None:
         """Samples that are wrong in the *recovery* pass; its sentence is a predicate."""

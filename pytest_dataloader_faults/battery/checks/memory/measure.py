@@ -149,7 +149,7 @@ def measure(process: TrialProcess, loader: DataLoader[Any]) -> None:
         if not isinstance(error, OSError):  # This package raises one if the worker has ended.
             reraise_own_error(error)
         memory = replace(memory, error=shorten(shorten_chain(format_value(error))))
-    process.journal.write_note(memory)
+    process.journal.write(memory)
 
 
 def _read_in_a_row(

@@ -117,7 +117,7 @@ class HoldWrites(Step):
     def run(self, process: TrialProcess) -> None:
         """Hold what Python code opens in this process until the dataset is made."""
         meetings: Any = process.meetings
-        process.journal.write_note(FolderShared())
+        process.journal.write(FolderShared())
         for name in ("meet", "leave"):  # It has a batch then, or an error in place of it.
             report = functools.partial(_report, meetings, getattr(meetings, name))
             setattr(meetings, name, report)

@@ -36,7 +36,7 @@ def record(
 
     def write_notes(_: int, *, at_end: bool = False) -> None:  # noqa: ARG001  # of each batch
         while not queue.empty():
-            process.journal.write_note(make_note(*queue.get()))
+            process.journal.write(make_note(*queue.get()))
 
     process.start_driver().after_batch = write_notes
 

@@ -30,6 +30,7 @@ from pytest_dataloader_faults.steps import (
     Processes,
     Step,
 )
+from pytest_dataloader_faults.wire import Note
 
 if TYPE_CHECKING:
     from torch.utils.data import DataLoader
@@ -81,11 +82,9 @@ class SaveStates(Step):
 
     def run(self, process: TrialProcess) -> None:
         """Save them from now on."""
-        from pytest_dataloader_faults._trial.journal import FactsFound
         from pytest_dataloader_faults.battery.checks.resume.states import StateSaver
 
-        notes = [note for each in process.journal.of(FactsFound) for note in each.notes]
-        first = sum(isinstance(note, SavedState) for note in notes)
+        first = sum(isinstance(note, SavedState) for note in process.journal.of(Note))
         saver = StateSaver(process.journal, process.loader, self, first)
         process.start_driver().after_batch = saver
 
@@ -115,12 +114,12 @@ class LoadState(Step):
         from pytest_dataloader_faults._trial.journal import Kept
         from pytest_dataloader_faults.battery.checks.resume.states import load_state
 
-        state = list(process.journal.of(Kept))[self.number]
-        process.journal.write_note(LoadedState(state.number, self.more_workers))
+        saved = list(process.journal.of(Kept))[self.number]
+        process.journal.write(LoadedState(saved.number, self.more_workers))
         if self.more_workers:
             more = process.loader.num_workers + 1
             object.__setattr__(process.loader, "num_workers", more)  # torch forbids it.
-        process.prepare = partial(load_state, state.text)
+        process.prepare = partial(load_state, saved.state)
 
 
 def _make_stateful(loader: DataLoader[Any]) -> DataLoader[Any]:

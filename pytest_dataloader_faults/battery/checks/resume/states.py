@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import importlib
 import os
 import pickle
@@ -98,16 +97,15 @@ class StateSaver:
             pickled = pickle.dumps(state_dict)
         except USERS_ERRORS as error:
             text = shorten(shorten_chain(format_value(error)))
-            self.journal.write_note(replace(state, error=text))
+            self.journal.write(replace(state, error=text))
             self._has_failed = True
             return
         # What is pickled in another way each time cannot be seen to change.
         self._last = (state_dict, pickled) if pickle.dumps(state_dict) == pickled else None
         is_kept = self.step.at_end if at_end else batches in self.step.after_batches
-        self.journal.write_note(replace(state, size=len(pickled)))
+        self.journal.write(replace(state, size=len(pickled)))
         if is_kept:
-            packed = base64.b64encode(pickled).decode()
-            self.journal.write(Kept(self.count, packed))
+            self.journal.write(Kept(self.count, pickled))
         self.count += 1
 
     def _look_again(self) -> None:
@@ -116,10 +114,10 @@ class StateSaver:
         state_dict, pickled = self._last
         self._last = None
         if pickle.dumps(state_dict) != pickled:
-            self.journal.write_note(ChangedState())
+            self.journal.write(ChangedState())
 
 
-def load_state(packed: str, loader: DataLoader[Any]) -> None:
-    """Pass the *packed* state to the *loader*, as a job does that restarts."""
-    state = pickle.loads(base64.b64decode(packed))  # noqa: S301  # the loader's own
+def load_state(pickled: bytes, loader: DataLoader[Any]) -> None:
+    """Pass the *pickled* state to the *loader*, as a job does that restarts."""
+    state = pickle.loads(pickled)  # noqa: S301  # the loader's own
     outer_loader(loader).load_state_dict(state)
