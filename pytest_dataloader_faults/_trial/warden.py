@@ -146,6 +146,7 @@ def run_under_deadline(job: Job, around: Surroundings, root: _Root) -> None:
     if supervisor:
         supervisor.end()
     around.remove_shared_memory(killed)
+    around.remove_segments()
     around.remove_folders(shared=os.getppid() != pytest_pid)
     duration = round(time.monotonic() - began, 3)
     journal.write(TrialEnded(end, duration, began))

@@ -23,6 +23,7 @@ from pytest_dataloader_faults.outcomes.judge.at_rest import (
     is_unlisted,
 )
 from pytest_dataloader_faults.outcomes.repeats import JudgedTrial
+from pytest_dataloader_faults.outcomes.stages import JobKilled
 from pytest_dataloader_faults.steps import Epoch, TrialOptions, arm_before_init
 
 _TWICE = TrialOptions(processes=arm_before_init(Epoch(), after_faults=False))
@@ -55,7 +56,7 @@ def refine(run: FaultFreeRun, finding: Finding, outcome: Outcome) -> Finding:
         return finding
     # If make_dataset takes no folder, every trial calls it again in the same way.
     if run.own_folders.paths and not (second := _call_twice(run).finding).passed:
-        if any(map(happens_in_passing, outcome.fired_faults)):
+        if outcome.of(JobKilled) or any(map(happens_in_passing, outcome.fired_faults)):
             raise NotApplicable(_NOT_TWICE, _NOT_TWICE, remedy=NOT_TWICE.advice)
         return second
     is_copied = finding.cause == DAMAGED_CACHE and _copies_sources(run)

@@ -28,6 +28,7 @@ from functools import lru_cache
 
 SCHEME = "tcp://"
 """The start of the path of a TCP connection."""
+IN_MEMORY = "/dev/shm/"
 _SYSTEM = (
     SCHEME,
     *("/proc/", "/sys/", "/dev/", "/memfd:", "/etc/", "/lib/", "/lib32/", "/lib64/"),
@@ -79,7 +80,7 @@ def may_be_data(path: str) -> bool:
 
     That is data in a package, and what lies directly in /dev/shm under an arbitrary name.
     """
-    in_memory = path.startswith("/dev/shm/") and not _is_segment(path)
+    in_memory = path.startswith(IN_MEMORY) and not _is_segment(path)
     return not _is_code(path) and (in_memory or not path.startswith(_SYSTEM))
 
 

@@ -21,7 +21,7 @@ from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
-from pytest_dataloader_faults.outcomes.contract import Finding, Verdict
+from pytest_dataloader_faults.outcomes.contract import Cause, Finding, Verdict
 from pytest_dataloader_faults.outcomes.records import Footprint, Outcome
 from pytest_dataloader_faults.outcomes.stages import Stage
 from pytest_dataloader_faults.outcomes.text import is_or_are, pluralize, was_or_were
@@ -34,6 +34,12 @@ _FEWEST_IF_CONSTANT = 10
 """By then, small objects that leak have filled the memory that was free."""
 _CONSTANT = 0.2
 """Of what the smallest leak adds: less is no growth."""
+LEFT_BY_ERROR = Cause(
+    "leaves open what an error interrupts",
+    "Each error left something behind in the worker, so that a long run ends with EMFILE or without"
+    " memory. Open files, threads and programs in a `with` block, or close them in `finally`",
+    fix="open files, threads and programs in a `with` block",
+)
 _IGNORED = ("/dev/", "/proc/", "/memfd:", "anon_inode:", "socket:", "pipe:")
 """Descriptors of these may be left open."""
 
@@ -123,7 +129,8 @@ def judge_growth(outcome: Outcome) -> Finding | None:
     growth = find_growth(outcome.footprints)
     if growth is None or growth.footprint.epoch < TIMES_TO_CONFIRM * FEWEST_EPOCHS:
         return None
-    return Finding(Verdict.LEAKED, describe_growth(growth))
+    cause = LEFT_BY_ERROR if outcome.fired else None
+    return Finding(Verdict.LEAKED, describe_growth(growth), cause)
 
 
 def describe_growth(growth: Growth) -> str:

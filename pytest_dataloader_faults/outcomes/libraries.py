@@ -73,9 +73,10 @@ class Handle(NamedTuple):
     errors: str = ""
 
 
+_HDF5 = (".h5", ".hdf5", ".hdf")
 HANDLES = (
     Handle(
-        (".h5", ".hdf5", ".hdf"),
+        _HDF5,
         "HDF5 does not survive a fork: open h5py.File in the worker, on first access",
     ),
     Handle(
@@ -166,6 +167,14 @@ def _list_parents(path: str) -> Iterator[str]:
     while (parent := os.path.dirname(path)) != path:
         yield parent
         path = parent
+
+
+def _lacks_hdf5_source(outcome: Outcome) -> bool:
+    """Whether a file of HDF5 could not be opened, and another one could, as that of its readers."""
+    refused = set(_hit_files(outcome, lambda fault: isinstance(fault, OpenError)))
+    opened = (path for process in outcome.processes for path in process.files)
+    has_both = any(path.endswith(_HDF5) for path in {*opened} - refused)
+    return has_both and any(path.endswith(_HDF5) for path in refused)
 
 
 def _skips_rest_of_archive(outcome: Outcome) -> bool:
@@ -277,6 +286,14 @@ HINTS = (
         " zarr.storage.LocalStore, which returns None for a missing chunk. If missing chunks are"
         " intentional, declare Contract(may_substitute=True)",
         "read Zarr through a store whose get() raises an error for a missing chunk",
+    ),
+    Hint(
+        "HDF5",
+        _lacks_hdf5_source,
+        (SUBSTITUTES,),
+        "A virtual dataset of HDF5 has its fill value, and no error, where a source cannot be"
+        " opened. Open the files that virtual_sources() names first, or read them directly",
+        "open the files that virtual_sources() of an HDF5 dataset names",
     ),
     Hint(
         "fsspec",

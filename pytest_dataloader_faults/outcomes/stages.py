@@ -221,6 +221,17 @@ class FolderShared(Note):
     """The rank shared the folder that make_dataset receives with the others."""
 
 
+@dataclass(frozen=True)
+class JobKilled(Note):
+    """All processes of the job were killed.
+
+    Attributes:
+        segments: The names of the shared memory that its main process used.
+    """
+
+    segments: tuple[str, ...]
+
+
 # Some facts about refusals. A fault that fired may make a dataset delete or overwrite its data, so
 # the supervisor refuses what would change a file from before.
 

@@ -7,7 +7,15 @@ from pytest_dataloader_faults import Verdict
 from pytest_dataloader_faults.battery.checks import _epochs, files, memory, network, workers
 from pytest_dataloader_faults.battery.checks import ranks as rank_checks
 from pytest_dataloader_faults.battery.checks.resume import rules
-from pytest_dataloader_faults.outcomes import FileCounts, Finding, Pass, WorkerFacts, Wrong, judge
+from pytest_dataloader_faults.outcomes import (
+    FileCounts,
+    Finding,
+    Pass,
+    WorkerFacts,
+    Wrong,
+    judge,
+    leaks,
+)
 from pytest_dataloader_faults.outcomes.contract import Cause
 from pytest_dataloader_faults.outcomes.judge import (
     at_rest,
@@ -27,6 +35,7 @@ MODULES = (
     *(causes, errors, hangs, sharing, rules, memory, workers),
     *(ranks, rank_checks, trial_rules, compare, at_rest, _epochs, files),
     judge,
+    leaks,
     network,
 )
 

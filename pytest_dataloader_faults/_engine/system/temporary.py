@@ -11,7 +11,7 @@ import signal
 import stat
 import struct
 import tempfile
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 
 from pytest_dataloader_faults._engine.system.proc import file_of, link_of, mount_points
 from pytest_dataloader_faults.exceptions import HarnessError, UnusableEnvironmentError
@@ -168,6 +168,12 @@ class SharedMemoryCleaner:
 
     def __init__(self) -> None:
         self._before = set(os.listdir(_FOLDER))
+
+    def remove_segments(self, names: Iterable[str]) -> None:
+        """Remove the shared memory *names* of dead processes."""
+        for name in {*names} - self._before:
+            with contextlib.suppress(OSError):
+                os.unlink(os.path.join(_FOLDER, name))
 
     def remove(self, dead: Collection[int]) -> None:
         """Remove what the processes *dead* have left."""

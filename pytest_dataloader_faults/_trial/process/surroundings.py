@@ -51,6 +51,7 @@ from pytest_dataloader_faults.exceptions import (
     LostProcessError,
     UnusableEnvironmentError,
 )
+from pytest_dataloader_faults.outcomes.stages import JobKilled
 from pytest_dataloader_faults.outcomes.text import pluralize
 
 _DYING = 2.0
@@ -122,6 +123,11 @@ class Surroundings(NamedTuple):
     def remove_shared_memory(self, killed: Collection[int] = ()) -> None:
         """Remove what the trial's processes have left in it, and those *killed*. All are dead."""
         self.shared_memory.remove({*killed, *self._pids()})
+
+    def remove_segments(self) -> None:
+        """Remove the shared memory of a job that was killed."""
+        killed = self.facts.of(JobKilled)
+        self.shared_memory.remove_segments(name for note in killed for name in note.segments)
 
     def _pids(self) -> set[int]:
         return {pid for event in self.facts.of(ProcessesStarted) for pid in event.pids}

@@ -241,7 +241,8 @@ def _parts_by_sample(epoch: Pass) -> dict[Any, Any]:
 
 def _require_epochs(_: Workload, outcome: Outcome) -> None:
     """Raise NotApplicable if there was only time for a few epochs, which show nothing."""
-    if outcome.exception is not None or outcome.phase != DONE:
+    ended_early = outcome.exception is not None and not outcome.fired
+    if ended_early or outcome.phase != DONE:
         return
     epoch_count, needed = max((each.epoch for each in outcome.footprints), default=0), FEWEST_EPOCHS
     explanation = f"growth shows after {pluralize(needed, 'epoch')} or more"
@@ -263,6 +264,12 @@ _PERSISTENT = {"persistent_workers": True}
 _IN_KEPT_WORKERS = Epoch(keep_workers=True)
 FAULTS_IN_EPOCH_1 = Scenario(
     loader=_PERSISTENT, processes=arm_workers(_IN_KEPT_WORKERS, Action.END_FAULTS, _IN_KEPT_WORKERS)
+)
+
+FAULTS_IN_EACH_EPOCH = Scenario(
+    loader=_PERSISTENT,
+    processes=arm_workers(MeasureEpochs((replace(REPEATED, keep_workers=True),))),
+    require_effect=_require_epochs,
 )
 
 

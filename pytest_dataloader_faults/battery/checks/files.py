@@ -18,9 +18,10 @@ from pytest_dataloader_faults.battery.checks._base import (
     at_rest,
     check,
     for_each_kind,
+    in_constructor,
     plan_each,
 )
-from pytest_dataloader_faults.battery.checks._epochs import FAULTS_IN_EPOCH_1
+from pytest_dataloader_faults.battery.checks._epochs import FAULTS_IN_EACH_EPOCH, FAULTS_IN_EPOCH_1
 from pytest_dataloader_faults.battery.targets import path_of
 from pytest_dataloader_faults.battery.workload import NotApplicable, Workload
 from pytest_dataloader_faults.faults import ListingOrder, ReadError, StrayEntry
@@ -31,6 +32,7 @@ from pytest_dataloader_faults.outcomes.contract import Cause, Finding
 from pytest_dataloader_faults.outcomes.judge.at_rest import happens_in_passing, is_unlisted
 from pytest_dataloader_faults.outcomes.judge.errors import torch_dropped_a_batch
 from pytest_dataloader_faults.outcomes.records import Pass
+from pytest_dataloader_faults.outcomes.stages import JobKilled
 from pytest_dataloader_faults.outcomes.text import pluralize
 from pytest_dataloader_faults.steps import run_epochs
 
@@ -40,6 +42,7 @@ _HALF = 0.5
 _ALL_CUT = 1000
 """The number of first reads of a worker that are shortened, and about that of later ones."""
 _SECOND = 2
+_ONE_FOLDER = "it lists no folder next to another one that also contains data files"
 _COMPARE = (
     "Compare the file with what you expect: its size, a record count in its header, or a checksum"
     " stored next to it"
@@ -51,6 +54,11 @@ _BEFORE = (
 _MISSING = (
     "The file was already missing when make_dataset() was called, so the constructor could neither"
     " open it nor find it in its folder"
+)
+_UNLISTED = "The folder could not be listed when make_dataset() was called"
+_KILLED = (
+    "All processes of the job got SIGKILL after the first batch, as from a scheduler or for lack of"
+    " memory. Then a new process called make_dataset() again"
 )
 _UNREADABLE = (
     "The disk already failed when make_dataset() was called, so the constructor could not read the"
@@ -66,19 +74,37 @@ def describe_start(outcome: Outcome) -> str:
     """What a trial that damaged files before the dataset was created did, for its advice."""
     if not outcome.before_init:
         return ""
+    if outcome.of(JobKilled):
+        return _KILLED
     if any(each.hides_file for each in outcome.schedule):
         return _MISSING
+    if any(isinstance(each, faults.ListingError) for each in outcome.schedule):
+        return _UNLISTED
     if any(map(happens_in_passing, outcome.schedule)):
         return _INTERRUPTED
     is_unreadable = any(isinstance(each, ReadError) for each in outcome.schedule)
     return _UNREADABLE if is_unreadable else _BEFORE
 
 
-@check("open-error", "handles files that cannot be opened")
 @for_each_kind
-def open_error(files: Workload) -> Iterator[Scenario]:
-    """Permission is denied. Another errno would reach the same line of the dataset."""
+def _refuse_files(files: Workload) -> Iterator[Scenario]:
     yield Scenario(faults=(faults.OpenError(files.opened.path, errno.EACCES),))
+
+
+@in_constructor
+def _refuse_folder(workload: Workload) -> Iterator[Scenario]:
+    """One of several folders: without the only one, there is no dataset to go on with."""
+    folders, _ = _folders_by_content(workload)
+    if len(folders) < _SECOND:
+        raise NotApplicable(_ONE_FOLDER)
+    fault = faults.ListingError(path_of(folders[len(folders) // 2 :][:1]), errno.EACCES)
+    yield Scenario(faults=(fault,), title="a folder that cannot be listed")
+
+
+@check("open-error", "handles files that cannot be opened, and folders that cannot be listed")
+def open_error(workload: Workload) -> Iterator[Scenario]:
+    """Permission is denied. Another errno would reach the same line of the dataset."""
+    yield from plan_each([_refuse_files, _refuse_folder], workload)
 
 
 def note_on_missing(outcome: Outcome) -> str:
@@ -168,13 +194,20 @@ def _refuse_mappings(files: Workload) -> Iterator[Scenario]:
     yield Scenario(faults=(fault,), title="no mapping of a file")
 
 
-@check("read-error", "handles a disk that fails")
+def _fail_in_each_epoch(workload: Workload) -> Iterator[Scenario]:
+    fault = ReadError(workload.read.middle)
+    yield replace(FAULTS_IN_EACH_EPOCH, faults=(fault,), title="in each epoch of kept workers")
+
+
+@check("read-error", "handles a disk that fails, and leaves nothing open after an error")
 def read_error(workload: Workload) -> Iterator[Scenario]:
     """The disk fails halfway, for good; and from the constructor on, if the main process reads.
 
     Some drives cannot map a file: code that goes on may return a buffer that nothing has filled.
+    Errors of one file, again and again, show what each of them leaves behind.
     """
-    yield from plan_each([_fail_halfway, _refuse_mappings, _fail_from_the_start], workload)
+    plans = (_fail_halfway, _refuse_mappings, _fail_from_the_start, _fail_in_each_epoch)
+    yield from plan_each(plans, workload)
 
 
 def _require_read(_: Workload, outcome: Outcome) -> None:
@@ -396,10 +429,7 @@ def listing_order(workload: Workload) -> Iterator[Scenario]:
 )
 def stray_entries(workload: Workload) -> Iterator[Scenario]:
     """Half a file in each folder of data files, and a hidden file in each folder of folders."""
-    folders = _list_folders(workload)
-    with_files = {os.path.dirname(os.path.realpath(path)) for path in workload.paths}
-    of_files = tuple(glob.escape(folder) for folder in folders if folder in with_files)
-    of_folders = tuple(glob.escape(folder) for folder in folders if folder not in with_files)
+    of_files, of_folders = _folders_by_content(workload)
     strays = [StrayEntry(path_of(of_files), "*.part")] if of_files else []
     strays += [StrayEntry(path_of(of_folders))] if of_folders else []
     yield Scenario(faults=tuple(strays))
@@ -410,6 +440,14 @@ def _list_folders(workload: Workload) -> tuple[str, ...]:
     if not workload.listed:
         raise workload.refusal or NotApplicable(_NO_LISTING)
     return workload.listed.paths
+
+
+def _folders_by_content(workload: Workload) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Globs for the listed folders that contain data files, and for those above such folders."""
+    folders = _list_folders(workload)
+    with_files = {os.path.dirname(os.path.realpath(path)) for path in workload.paths}
+    of_files = tuple(glob.escape(folder) for folder in folders if folder in with_files)
+    return of_files, tuple(glob.escape(folder) for folder in folders if folder not in with_files)
 
 
 LISTINGS = (listing_order, stray_entries)

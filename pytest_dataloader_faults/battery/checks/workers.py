@@ -6,8 +6,13 @@ import errno
 import itertools
 import os
 import re
+import signal
+import time
 from collections.abc import Iterable, Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 from pytest_dataloader_faults.battery.checks._base import Scenario, check, in_constructor, plan_each
 from pytest_dataloader_faults.battery.checks._epochs import FAULTS_IN_EPOCH_1
@@ -21,21 +26,74 @@ from pytest_dataloader_faults.faults import (
     WriteError,
 )
 from pytest_dataloader_faults.faults.base import Place
-from pytest_dataloader_faults.faults.globs import GlobMatcher
+from pytest_dataloader_faults.faults.globs import IN_MEMORY, GlobMatcher, is_below, may_be_data
 from pytest_dataloader_faults.faults.workers import WRITE_LOCKS
 from pytest_dataloader_faults.outcomes import Finding, Outcome, Reference, Verdict, WorkerFacts
 from pytest_dataloader_faults.outcomes.contract import Cause
-from pytest_dataloader_faults.outcomes.stages import RECOVERY, Activity
+from pytest_dataloader_faults.outcomes.stages import (
+    DONE,
+    RECOVERY,
+    Activity,
+    JobKilled,
+    Phase,
+    Stage,
+)
 from pytest_dataloader_faults.outcomes.text import format_size
-from pytest_dataloader_faults.steps import run_epochs
+from pytest_dataloader_faults.steps import Action, Epoch, FaultFreePass, Make, Step, run_epochs
+
+if TYPE_CHECKING:
+    from pytest_dataloader_faults._trial.run import TrialProcess
 
 
-@check("worker-killed", "handles a worker that dies")
+@dataclass(frozen=True)
+class KillJob(Step):
+    """Kill all processes of the job after the first batch of the next epoch."""
+
+    @property
+    def harms(self) -> bool:
+        """It does what the end of a job does, without any cleanup."""
+        return True
+
+    def run(self, process: TrialProcess) -> None:
+        """Do it once there is a batch."""
+        process.start_driver().after_batch = partial(_kill_job, process)
+
+
+def _kill_job(process: TrialProcess, *_: int, **_at_end: bool) -> None:
+    from pytest_dataloader_faults._trial import resources
+    from pytest_dataloader_faults._trial.journal import PhaseStarted
+
+    maps = Path("/proc/self/maps").read_text(encoding="utf-8", errors="replace")
+    process.journal.write(JobKilled(tuple({*_SEGMENT.findall(maps)})))
+    process.journal.write(PhaseStarted(DONE, time.monotonic()))
+    resources.send(signal.SIGKILL, resources.trial_processes(process.around.server_pids))
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+_SEGMENT = re.compile(rf" {IN_MEMORY}([^/\n]+)$", re.MULTILINE)
+_JOB_KILLED = (
+    (Action.ARM, Make(Phase(Stage.EPOCH, 1)), KillJob(), Epoch(), Action.DISARM),
+    (Make(RECOVERY), FaultFreePass(after_faults=False), Action.END_WORKERS),
+)
+
+
+def _leaves_names(workload: Workload) -> bool:
+    """Whether a job may leave behind what the next one finds, and no lock next to the data."""
+    own, processes = workload.own_folders.paths, workload.fault_free.processes
+    locks = (path for each in processes for path in each.remaining_locks)
+    if not all(is_below(path, (*own, IN_MEMORY)) for path in locks):
+        return False
+    files = (path for each in processes for path in each.leftover_files)
+    has_segments = any(path.startswith(IN_MEMORY) and may_be_data(path) for path in files)
+    return bool(own) or has_segments
+
+
+@check("worker-killed", "handles a worker that dies, and a job that is killed")
 def worker_killed(workload: Workload) -> Iterator[Scenario]:
     """Between two operations, inside a read, and inside a write.
 
     Where in the epoch it dies makes no difference to the dataset. Whether it holds a lock, or has
-    written half a file, does.
+    written half a file, does. If a job is killed, nothing removes what it leaves.
     """
     yield Scenario(faults=(WorkerKilled(),), title="in its first batch")
     if workload.readers:
@@ -46,6 +104,8 @@ def worker_killed(workload: Workload) -> Iterator[Scenario]:
     if workload.writers:
         fault = WorkerKilled(writing=workload.written.path, worker=min(workload.writers))
         yield Scenario(faults=(fault,), title="while it writes")
+    if workload.monitored and _leaves_names(workload.monitored):
+        yield Scenario(processes=_JOB_KILLED, title="with its whole job")
 
 
 @check("worker-killed-sending", "handles a worker that dies while it sends a batch")

@@ -10,6 +10,7 @@ from dataclasses import replace
 from pytest_dataloader_faults.faults import (
     CorruptedFile,
     Fault,
+    ListingError,
     OpenError,
     ReadError,
     StrayEntry,
@@ -21,6 +22,7 @@ from pytest_dataloader_faults.outcomes.judge.compare import Allowed, count_missi
 from pytest_dataloader_faults.outcomes.judge.rules import Judge, not_promised
 from pytest_dataloader_faults.outcomes.records import Outcome, Pass
 from pytest_dataloader_faults.outcomes.reference import Reference
+from pytest_dataloader_faults.outcomes.stages import JobKilled
 from pytest_dataloader_faults.outcomes.text import is_or_are, pluralize
 from pytest_dataloader_faults.wire import FaultFacts
 
@@ -35,6 +37,7 @@ _DESCRIPTIONS: dict[type[Fault], str] = {
     OpenError: "cannot be opened",
     ReadError: "cannot be read",
     CorruptedFile: "has damaged bytes",
+    ListingError: "cannot be listed",
     StrayEntry: "was added to its folder",
 }
 _USE_COPY = (
@@ -46,6 +49,14 @@ NOT_TWICE = Cause(
     "The recovery pass calls make_dataset again with the trial's folder, so make_dataset must"
     f" accept the files that are already there. If it copies the data into the folder, {_USE_COPY}",
     fix="accept existing files in the folder, or pass copy=FOLDER to the check",
+)
+LEFT_BY_KILLED = Cause(
+    "does not start after a job that was killed",
+    "Nothing that runs when a process ends runs after SIGKILL, so shared memory of a fixed name,"
+    " lock files and sockets stay. Add os.getpid() or a random part to the name, lock with"
+    " fcntl.flock(), which the kernel releases, and remove what is there before you create a"
+    " socket",
+    fix="remove or ignore what an earlier job has left, or give it a name of its own",
 )
 DAMAGED_CACHE = Cause(
     "keeps an index or a cache built from damaged files",
@@ -89,6 +100,14 @@ SKIPS_MISSING = Cause(
     fix="raise FileNotFoundError for a file that does not exist",
 )
 
+LEAVES_OUT_FOLDER = Cause(
+    "leaves out a folder that it cannot list",
+    "A folder could not be listed, and os.walk(), glob.glob() and Path.glob() ignore that error."
+    " List each folder with os.listdir(), or pass os.walk() a function onerror that raises the"
+    " error",
+    fix="list each folder with os.listdir(), or pass os.walk() an onerror that raises",
+)
+
 
 _IN_PASSING = Place.WRITE | Place.CONNECT | Place.ANSWER
 
@@ -106,10 +125,14 @@ class AtRestJudge(Judge):
         finding = super().judge()
         cause = finding.cause
         if finding.verdict is Verdict.POISONED:
+            if self.outcome.of(JobKilled):
+                return replace(finding, cause=cause or LEFT_BY_KILLED)
             if not self.outcome.schedule:
                 return Finding(Verdict.FAILS_WITHOUT_FAULT, finding.sentence, NOT_TWICE)
             is_in_passing = any(map(happens_in_passing, self.outcome.fired_faults))
             cause = cause or (None if is_in_passing else DAMAGED_CACHE)
+        if finding.verdict is Verdict.CORRUPTED and self.outcome.has_fired(ListingError):
+            cause = cause or LEAVES_OUT_FOLDER
         if finding.verdict is Verdict.CORRUPTED and hiding_calls(self.outcome):
             cause = cause or self._cause_of_loss(finding.wrong)
         return replace(finding, cause=cause)
@@ -175,9 +198,10 @@ class AtRestJudge(Judge):
         return super().describe_tolerated()
 
     def find_unclear_error(self) -> Finding | None:
-        """The same, but nobody can name a file that nothing has asked for."""
+        """The same, but nobody can name what a listing lacks."""
         promises = self.contract.detects_missing_files or self.contract.names_file
-        is_unknown = is_unlisted(self.outcome) and not promises
+        lacks_entries = is_unlisted(self.outcome) or self.outcome.has_fired(ListingError)
+        is_unknown = lacks_entries and not promises
         return None if is_unknown else super().find_unclear_error()
 
     def find_corruption(self) -> Finding | None:
@@ -188,7 +212,9 @@ class AtRestJudge(Judge):
             is_stream = self.reference.kind == "iterable"
             return None if is_loss and is_stream and self._may_be_shorter else finding
         outcome, contract = self.outcome, self.contract
-        if outcome.exception or not outcome.fired or may_be_damaged(outcome, contract):
+        is_empty = outcome.has_fired(ListingError) and not outcome.delivered
+        is_known = outcome.exception or may_be_damaged(outcome, contract)
+        if is_empty or is_known or not outcome.fired:  # Nobody trains on nothing.
             return None
         is_shorter = bool(count_lacking(outcome, self.reference))
         # A longer one may have skipped what does not belong to it.

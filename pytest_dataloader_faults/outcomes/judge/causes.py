@@ -75,8 +75,8 @@ FAILS_INTERMITTENTLY = Cause(
     "fails intermittently without a fault",
     "A pass without a fault failed in one trial, and passed in another, so its result depends on"
     " which process or thread is first. Look for what workers share: a file that one reads while"
-    " another still writes it, a connection, or a folder that several create. Write such a file to"
-    " a temporary name, and rename it with os.replace()",
+    " another still writes or removes it, a connection, or a folder that several create. Write such"
+    " a file to a temporary name, and rename it with os.replace()",
     fix="write shared files to a temporary name, and rename them with os.replace()",
 )
 _STAYS_IN_WORKER = Cause(
@@ -144,7 +144,7 @@ def _possible_causes(
     yield start_cause(outcome)
     if verdict is Verdict.FAILS_WITHOUT_FAULT:
         yield _fault_free_cause(outcome)
-    if verdict is Verdict.HUNG:
+    if verdict is Verdict.HUNG or (verdict is Verdict.LEAKED and outcome.timed_out):
         yield sending_cause(outcome) or hangs.likely_cause(outcome, after_one=after_one)
     yield verdict.usual_cause
 
@@ -234,6 +234,14 @@ _DAMAGE = Cause(
 _DIFFERENT_SAMPLES = Cause(
     "returns different samples in workers than in the main process",
     fix="make samples depend on the index alone",
+)
+_SHARED_BY_THREADS = Cause(
+    "mixes up samples in the threads of a worker",
+    "The samples of a batch are made in threads, and depend on what the threads share. If each of"
+    " them seeks and reads in one file, one may read where another has just moved: use os.pread(),"
+    " open the file in each thread, or hold a lock from seek() to read()",
+    fix="use os.pread(), or open the file in each thread",
+    is_general=True,
 )
 _CHANGES_KEPT = Cause(
     "changes a sample that it keeps",
@@ -328,15 +336,19 @@ def _count_samples(outcome: Outcome) -> int:
 def _dataset_cause(outcome: Outcome, wrong: Wrong | None, fault_free: Outcome) -> Cause:
     if any(not (epoch.complete or epoch.exception) for epoch in outcome.epochs[:-1]):
         return rules.CONTINUES  # The loop left an epoch early.
-    if _count_workers(outcome) > _count_workers(fault_free):
+    is_short_stream = outcome.kind == "iterable" and wrong is Wrong.MISSING
+    if is_short_stream or _count_workers(outcome) > _count_workers(fault_free):
         return _UNEVEN
     if wrong is Wrong.SAME_IN_EACH_WORKER or (
         outcome.kind == "iterable" and wrong is Wrong.REPEATED
     ):
         return _OWN_PART_AGAIN if _repeats_own_part(outcome) else _SAME_SHARDS
     is_other = wrong in (Wrong.DIFFERS, Wrong.SUBSTITUTED) and outcome.kind == "map"
-    if is_other and len(outcome.epochs) > 1 and outcome.request.loader.get("persistent_workers"):
-        return _CHANGES_KEPT  # The same workers made the first epoch, which was right.
+    # The same workers made the first epoch, which was right.
+    is_kept = len(outcome.epochs) > 1 and outcome.request.loader.get("persistent_workers")
+    has_threads = any("thread" in each.counts_of("starts") for each in outcome.workers)
+    if is_other and (is_kept or has_threads):
+        return _CHANGES_KEPT if is_kept else _SHARED_BY_THREADS
     if outcome.loader.is_forked:
         return _DIFFERENT_SAMPLES
     # In epoch 2, workers make the dataset, and import the same modules as in the first one.

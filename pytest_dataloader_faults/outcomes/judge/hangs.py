@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Container, Iterator
 
+from pytest_dataloader_faults.faults import TruncatedFile
 from pytest_dataloader_faults.outcomes.contract import Cause
 from pytest_dataloader_faults.outcomes.judge.errors import dropped_batch_cause
 from pytest_dataloader_faults.outcomes.records import Outcome
@@ -217,6 +218,14 @@ _FULL_PIPE = Cause(
     " communicate() do, or pass stderr=subprocess.DEVNULL",
     fix="call communicate(), or pass stderr=subprocess.DEVNULL",
 )
+_LOST_ERROR = Cause(
+    "waits for a thread that an error ended",
+    "A thread raised an error, which only its own traceback shows, and the sample waits for what"
+    " the thread can no longer deliver. Catch the error in the thread, put it into the queue, and"
+    " raise it where the sample is taken out; or use submit() and result() of an executor",
+    fix="put the error of a thread into its queue, and raise it in the sample",
+)
+_THREAD_ENDED = re.compile(r"^Exception in thread ", re.MULTILINE)
 _WRITES_TO_PIPE = re.compile(r"in \w*pipe_write\): ")
 """The state of a program: that of a process with Python's stacks ends its line."""
 _LONGER = (
@@ -251,6 +260,11 @@ _BY_ACTIVITY = {
     ),
 }
 """Without any activity, the verdict is the cause."""
+_READS_AT_END = _BY_ACTIVITY[Activity.COMPUTES]._replace(
+    advice="At the end of a file, read() and readline() return an empty result, and no error. So a"
+    " loop that waits for more never ends: raise an error there, and limit the number of retries",
+    fix="raise an error if read() returns an empty result, and limit the number of retries",
+)
 
 
 def likely_cause(outcome: Outcome, *, after_one: bool) -> Cause | None:
@@ -260,11 +274,20 @@ def likely_cause(outcome: Outcome, *, after_one: bool) -> Cause | None:
     """
     if _WRITES_TO_PIPE.search(outcome.end.stacks):
         return _FULL_PIPE
-    if not outcome.fired and outcome.loader.is_forked:
-        if _waiting_lines(outcome):
-            return _LOST_THREAD if has_threads_left_behind(outcome) else _LOCKS
-        if after_one:
-            return _AFTER_READ
+    if _THREAD_ENDED.search(outcome.stderr):
+        return _LOST_ERROR
+    is_of_fork = not outcome.fired and outcome.loader.is_forked
+    if (outcome.fired or is_of_fork) and _waiting_lines(outcome):
+        return _LOST_THREAD if is_of_fork and has_threads_left_behind(outcome) else _LOCKS
+    if is_of_fork and after_one:
+        return _AFTER_READ
+    return _cause_by_activity(outcome)
+
+
+def _cause_by_activity(outcome: Outcome) -> Cause | None:
     activity = _at_deadline(outcome).activity
-    is_known = activity is not Activity.SLEEPS or outcome.fired  # Otherwise no operation failed.
-    return _BY_ACTIVITY.get(activity) if is_known else None
+    if activity is Activity.COMPUTES and outcome.has_fired(TruncatedFile):
+        return _READS_AT_END
+    if activity is Activity.SLEEPS and not outcome.fired:  # No operation failed.
+        return None
+    return _BY_ACTIVITY.get(activity)

@@ -28,6 +28,7 @@ from pytest_dataloader_faults.outcomes.stages import (
     DONE,
     RECOVERY,
     START,
+    JobKilled,
     Phase,
     Stage,
     describe_phase,
@@ -46,6 +47,7 @@ _SECOND_PROCESS = (
 _SECOND_CALL = (
     "without a fault, a second call of make_dataset with the same folder, in a new process,"
 )
+_NEXT_JOB = "after all processes of a job were killed, the next job"
 _MAPPED_BEYOND_END = (
     ". It accessed a mapped file beyond the point where it was truncated. Check the size of a file"
     " before you map it"
@@ -73,6 +75,8 @@ class Judge:
     @property
     def recovery_name(self) -> str:
         """What the recovery pass is, as the subject of a sentence."""
+        if self.outcome.of(JobKilled):
+            return _NEXT_JOB
         if not self.outcome.before_init:
             return "after the fault was removed, a new pass over the same dataset object"
         return _SECOND_PROCESS if self.outcome.schedule else _SECOND_CALL

@@ -1,10 +1,12 @@
 """Deaths of worker processes, and what a dataset leaves behind that was not ready for one."""
 
+import contextlib
 import ctypes
 import fcntl
 import os
 import tempfile
 import time
+from multiprocessing.shared_memory import SharedMemory
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +45,32 @@ class Flock(LockFile):
         with open(self.lock, "wb") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             return Records.__getitem__(self, index)
+
+
+class TakesOverSegment(Records):
+    """Has its state in shared memory of a fixed name, and removes that of an earlier job: healthy.
+
+    Its own is removed by multiprocessing's resource tracker, unless that is killed as well.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self.name = f"records-{folder.stat().st_ino}"
+        self._remove()
+        self.memory = SharedMemory(self.name, create=True, size=SIZE)
+
+    def _remove(self) -> None:
+        with contextlib.suppress(FileNotFoundError):
+            earlier = SharedMemory(self.name)
+            earlier.close()
+            earlier.unlink()
+
+
+class FixedSegment(TakesOverSegment):
+    """Takes it for granted that nobody has left one."""
+
+    def _remove(self) -> None:
+        """Remove nothing."""
 
 
 class CachedStream(RecordStream):
@@ -127,6 +155,13 @@ CASES: tuple[Case, ...] = (
         "poisoned: 8 of 16 samples",
         CachedWhole,
         options={"files": "*.rec"},
+    ),
+    Case(
+        "F12",
+        FixedSegment,
+        "worker-killed",
+        "poisoned: after all processes of a job were killed, the next job raised FileExistsError",
+        TakesOverSegment,
     ),
     Case(
         "F3", NativeReader, "truncated-file", "failed_unclearly: the content of a file is damaged"

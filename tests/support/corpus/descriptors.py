@@ -10,7 +10,7 @@ import torch
 from PIL import Image
 
 from support.corpus.cases import Case
-from support.datasets import Records
+from support.datasets import SIZE, Records, decode
 from support.specimens import CountsFromFile, IndexLeftOpen
 
 
@@ -102,11 +102,36 @@ class LeavesFolders(Records):
         return torch.frombuffer(bytearray(copy.read_bytes()), dtype=torch.uint8)
 
 
+class ClosesFile(Records):
+    """Reads by a descriptor, and closes it after an error as well: healthy."""
+
+    def __getitem__(self, index: int) -> Any:
+        descriptor = os.open(self.paths[index], os.O_RDONLY)
+        try:
+            data = os.read(descriptor, SIZE)
+        except OSError:
+            self._close(descriptor)
+            raise
+        os.close(descriptor)
+        return decode(data, self.paths[index]), index
+
+    def _close(self, descriptor: int) -> None:
+        os.close(descriptor)
+
+
+class LeavesFileOpen(ClosesFile):
+    """Closes it only if there is no error."""
+
+    def _close(self, descriptor: int) -> None:
+        """Forget it."""
+
+
 ALONE = {"loader": {"batch_size": None}}
 CASES = (
     Case("D1", KeepsSamples, "persistent-workers", "leaked: more descriptors", KeepsCopies, ALONE),
     Case("D2", KeepsSegments, "persistent-workers", "leaked: more memory", KeepsCopies, ALONE),
     Case("D4", PicturesLeftOpen, "persistent-workers", "leaked: .png", Pictures),
     Case("D5", IndexLeftOpen, "worker-killed", "leaked: index.txt", CountsFromFile),
+    Case("D8", LeavesFileOpen, "read-error", "leaked: 1 more descriptor in worker", ClosesFile),
     Case("D7", LeavesFolders, "two-epochs", "leaked: temporary files", Unpacked),
 )

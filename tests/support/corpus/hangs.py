@@ -5,12 +5,13 @@ import os
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from queue import Queue
 from typing import Any
 
 import torch
 
 from support.corpus.cases import Case
-from support.datasets import SIZE, Records
+from support.datasets import SIZE, Records, RecordStream
 
 
 class TimesOut(Records):
@@ -108,6 +109,61 @@ class PoolPerProcess(PoolKept):
         return super().__getitem__(index)
 
 
+class ReadsAhead(RecordStream):
+    """Has a thread read ahead, which passes on its error: healthy."""
+
+    def __iter__(self) -> Any:
+        queue: Queue[Any] = Queue(2)
+        threading.Thread(target=self._read, args=(queue,), daemon=True).start()
+        while (sample := queue.get()) is not None:
+            if isinstance(sample, Exception):
+                raise sample
+            yield sample
+
+    def _read(self, queue: Queue[Any]) -> None:
+        try:
+            self._fill(queue)
+        except OSError as error:
+            queue.put(error)
+
+    def _fill(self, queue: Queue[Any]) -> None:
+        for sample in super().__iter__():
+            queue.put(sample)
+        queue.put(None)
+
+
+class LosesError(ReadsAhead):
+    """Lets an error end the thread."""
+
+    def _read(self, queue: Queue[Any]) -> None:
+        self._fill(queue)
+
+
+class LocksInBlock(Records):
+    """Reads under a lock, in a ``with`` block: healthy."""
+
+    lock: Any = None
+
+    def __getitem__(self, index: int) -> Any:
+        if self.lock is None:
+            self.lock = threading.Lock()
+        return self._read(index)
+
+    def _read(self, index: int) -> Any:
+        with self.lock:
+            return super().__getitem__(index)
+
+
+class KeepsLock(LocksInBlock):
+    """Does not release it after an error."""
+
+    def _read(self, index: int) -> Any:
+        self.lock.acquire()
+        sample = Records.__getitem__(self, index)
+        self.lock.release()
+        return sample
+
+
 _LATE = {"loader": {"batch_size": 1}}
 CASES: tuple[Case, ...] = (
     Case("K1", TimesOutInSilence, "hung-read", "corrupted: identical", TimesOut, options=_LATE),
@@ -118,6 +174,8 @@ CASES: tuple[Case, ...] = (
         "hung: neither finished nor raised an exception",
         IndexPerProcess,
     ),
+    Case("K12", LosesError, "read-error", "hung: neither finished nor raised", ReadsAhead),
+    Case("K13", KeepsLock, "read-error-once", "hung: neither finished", LocksInBlock),
     Case(
         "K8",
         PoolKept,

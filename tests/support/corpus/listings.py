@@ -86,6 +86,36 @@ class EntryPerClass(FolderPerClass):
         return os.listdir(root)
 
 
+def write_folders(root: Path) -> None:
+    """Eight records in each of three folders."""
+    for name in "abc":
+        (root / name).mkdir()
+        for number in range(8):
+            content = bytes(ord(name) + number for _ in range(SIZE))
+            (root / name / f"{number}.rec").write_bytes(content)
+
+
+class WalksFolders(EntriesBySuffix):
+    """Walks all folders, which leaves out those that cannot be listed."""
+
+    def __init__(self, folder: Path) -> None:
+        walk = os.walk(folder, onerror=self._on_error)
+        self.paths = sorted(Path(where, name) for where, _, names in walk for name in names)
+
+    def __getitem__(self, index: int) -> Any:
+        return super().__getitem__(index)[0]
+
+    def _on_error(self, error: OSError) -> None:
+        """Go on, as os.walk does without such a function."""
+
+
+class ListsEachFolder(WalksFolders):
+    """Raises the error: healthy."""
+
+    def _on_error(self, error: OSError) -> None:
+        raise error
+
+
 CASES: tuple[Case, ...] = (
     Case(
         "S1",
@@ -120,5 +150,13 @@ CASES: tuple[Case, ...] = (
         "stray-entries",
         "corrupted: sample 0 (batch 0) is wrong",
         FolderPerClass,
+    ),
+    Case(
+        "S5",
+        WalksFolders,
+        "open-error",
+        "corrupted: b cannot be listed; only 16 of 24 samples are left",
+        ListsEachFolder,
+        write=write_folders,
     ),
 )

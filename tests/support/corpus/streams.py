@@ -199,6 +199,32 @@ class LinesUntilAnError(Lines):
             yield from super().__iter__()
 
 
+class GroupsOfThree(IterableDataset[Any]):
+    """Gives the samples of each worker in groups of three, the last of which may be smaller."""
+
+    def __init__(self, folder: Path) -> None:
+        self.records = RecordStream(folder)
+
+    def __iter__(self) -> Iterator[Any]:
+        group = []
+        for sample in self.records:
+            group.append(sample)
+            if len(group) == 3:
+                yield from group
+                group.clear()
+        yield from self._end(group)
+
+    def _end(self, group: list[Any]) -> list[Any]:
+        return group
+
+
+class WholeGroups(GroupsOfThree):
+    """Drops what does not fill a group."""
+
+    def _end(self, group: list[Any]) -> list[Any]:
+        return []
+
+
 CASES: tuple[Case, ...] = (
     Case("H1", Unsharded, "workers-agree", "corrupted: more often", RecordStream),
     Case(
@@ -221,6 +247,7 @@ CASES: tuple[Case, ...] = (
         "corrupted: with 3 workers, 1 of 16 samples is missing",
         RecordStream,
     ),
+    Case("H13", WholeGroups, "workers-agree", "corrupted: are missing", GroupsOfThree),
     Case("H7", IteratorOnSelf, "two-epochs", "corrupted: 0 of its 16 samples", RecordStream),
     Case("H12", shuffles_once, "two-epochs", "corrupted: the same order in", shuffles_first),
     Case("H11", cuts_first, "two-epochs", "corrupted: the last 1 of 16", shuffles_first),

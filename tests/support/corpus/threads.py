@@ -1,9 +1,11 @@
 """Datasets that start threads and processes: bugs when none can start, and healthy twins."""
 
+import contextlib
 import os
 import queue
 import subprocess
 import threading
+import time
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from multiprocessing.pool import ThreadPool
@@ -198,6 +200,43 @@ class Aborts(ReadsInPool):
             os.abort()
 
 
+class LocksOffset(Records):
+    """Reads the samples of a batch in threads, each with the file for itself: healthy."""
+
+    pid = 0
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self.whole = folder.parent / "all.bin"
+        self.whole.write_bytes(b"".join(path.read_bytes() for path in self.paths))
+
+    def __getitems__(self, indices: list[int]) -> list[Any]:
+        if self.pid != os.getpid():
+            self.file = open(self.whole, "rb", buffering=0)  # The worker keeps it.
+            self.lock, self.pid = self._make_lock(), os.getpid()
+        with ThreadPoolExecutor(4) as pool:
+            return list(pool.map(self._read, indices))
+
+    def _make_lock(self) -> Any:
+        return threading.Lock()
+
+    def _read(self, index: int) -> Any:
+        with self.lock:
+            self.file.seek(index * SIZE)
+            time.sleep(0.001)
+            return torch.frombuffer(bytearray(self.file.read(SIZE)), dtype=torch.uint8)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"paths": self.paths, "whole": self.whole}
+
+
+class SharesOffset(LocksOffset):
+    """Has all threads seek and read at once."""
+
+    def _make_lock(self) -> Any:
+        return contextlib.nullcontext()
+
+
 _CHECK, _MEMORY = "thread-exhaustion", "memory-exhaustion"
 _ARROW = {"exclude": ["closed-descriptor"]}
 """Arrow does not say why it cannot use a descriptor that was closed."""
@@ -208,6 +247,7 @@ CASES = (
     Case("R6", HidesStatus, _MEMORY, "failed_unclearly: ValueError does not say", RunsCommand),
     Case("R4", Aborts, _CHECK, "failed_unclearly: worker 0 was killed", ReadsInThreadPool),
     Case("R7", NeverReadsErrors, "corrupted-file", "hung: ", Decodes),
+    Case("R8", SharesOffset, "workers-agree", "corrupted: sample ", LocksOffset),
     Case("R5", ReadsTable, _CHECK, "hung: ", ReadsTableAlone, _ARROW),
 )
 """test_exhaustion.py has those of OpenMP and OpenBLAS: their twins start no threads."""
