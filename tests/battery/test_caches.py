@@ -10,8 +10,9 @@ from pytest_dataloader_faults.exceptions import InvalidArgumentError
 from pytest_dataloader_faults.faults import TruncatedFile
 from pytest_dataloader_faults.faults.globs import GlobMatcher
 from pytest_dataloader_faults.outcomes.repeats import run_without_vain_waits
-from support.corpus.caches import CacheRenamedTwice, CacheSeenEarly, Spectrograms
+from support.corpus.caches import CacheSeenEarly, Spectrograms
 from support.datasets import Records
+from support.protection import changes, contents
 from support.results import failure_of, failures_of, result_of
 
 
@@ -33,6 +34,32 @@ def test_a_new_cache_is_noted(records, cache):
     assert "16 files that the workers read (spectrograms/00.npy, spectrograms/01.npy," in note
     assert "let make_dataset take a folder, and put the cache there" in note
     assert f"\n  {note}.\n" in result.explanation
+
+
+def test_writes_of_a_cache_that_is_complete_do_not_fail(records, cache):
+    before = contents(records)
+    result = _check(lambda: Spectrograms(records, cache), "write-error")
+    assert not result.applies
+    assert "found the files that the fault-free run had written" in result.explanation
+    assert "Let make_dataset take a folder" in result.explanation
+    assert changes(before, contents(records)) == []
+
+
+class _Logs(Records):
+    def __init__(self, folder, log):
+        super().__init__(folder)
+        self.log = log
+
+    def __getitem__(self, index):
+        with self.log.open("a") as file:
+            file.write(f"{index}\n")
+        return super().__getitem__(index)
+
+
+def test_writes_outside_the_folder_of_a_trial_do_not_fail(records, tmp_path):
+    result = _check(lambda: _Logs(records, tmp_path / "log"), "write-error")
+    assert not result.applies
+    assert f"its workers write {tmp_path / 'log'}, but writes only fail" in result.explanation
 
 
 class _Checked(Records):
@@ -104,14 +131,6 @@ def test_a_cache_that_is_seen_early_is_not_a_matter_of_luck(records):
     assert (result.verdict, result.failed) == ("corrupted", True)
     assert result.cause == "reads a file while another worker still writes it"
     assert "created all.bin, and another opened it" in result.explanation
-
-
-def test_workers_that_share_a_temporary_name_are_told_to_add_theirs(records):
-    result = _check(lambda folder: CacheRenamedTwice(records, folder), "workers-agree")
-
-    assert (result.verdict, result.failed) == ("fails_without_fault", True)
-    assert result.cause == "writes the same temporary file in several workers"
-    assert "as in f'all.tmp.{os.getpid()}'" in result.explanation
 
 
 def test_files_that_the_test_has_just_written_are_no_cache(records):

@@ -5,7 +5,13 @@ from dataclasses import replace
 
 from pytest_dataloader_faults import Verdict
 from pytest_dataloader_faults.battery.checks import CAUSE_RULES
-from pytest_dataloader_faults.faults import CorruptedFile, OpenError, ShortRead, WriteError
+from pytest_dataloader_faults.faults import (
+    CorruptedFile,
+    OpenError,
+    ShortRead,
+    ThreadExhaustion,
+    WriteError,
+)
 from pytest_dataloader_faults.faults.base import LISTING
 from pytest_dataloader_faults.outcomes import (
     Activity,
@@ -24,7 +30,7 @@ from pytest_dataloader_faults.outcomes.judge.causes import (
     INTERMITTENT,
     likely_cause,
 )
-from pytest_dataloader_faults.outcomes.stages import SharedConnection
+from pytest_dataloader_faults.outcomes.stages import START, SharedConnection
 from support.causes import all_causes
 from support.facts import (
     EIO,
@@ -149,6 +155,14 @@ def _with_workers(count):
     return revised(STREAM, processes=tuple(WorkerFacts(each, 7, 1, {}) for each in range(count)))
 
 
+def _lacks_thread(exitcode=None, error=DIED, **facts):
+    """A trial in which no thread started, and a worker that exited by *exitcode*."""
+    deaths = () if exitcode is None else (WorkerDeath(1, 4711, exitcode),)
+    epoch = Pass(EPOCH_1, exception=error, deaths=deaths)
+    outcome = ordinary(epoch, fired(ThreadExhaustion(), path=None, call="clone3"))
+    return revised(outcome, **{"epochs": (epoch,), **facts})
+
+
 def _started(method):
     return revised(ordinary(Pass(EPOCH_1)), start_method=method)
 
@@ -160,6 +174,12 @@ _GUARDS = (
     "AttributeError: module '__mp_main__' has no attribute 'Mine'",
     "AttributeError: Can't get attribute 'Mine' on <module '__mp_main__' from '/s.py'>",
 )
+NO_BLAS_THREAD = "OpenBLAS blas_thread_init: pthread_create failed for thread 1 of 2: Resource"
+IN_ARROW = """Process 7 (sleeping, in futex_do_wait):
+  File "x.py", line 9 in __getitem__
+  File "/site-packages/pyarrow/parquet/core.py", line 1606 in read
+"""
+AT_START = {"phase": START, "timed_out": True}
 FAILED_READ = Pass(EPOCH_1, exception=raised("OSError", "[Errno 5] Input/output error"))
 LATER = revised(_trial(EIO), epochs=(FAILED_READ, Pass(EPOCH_1)))
 SHARED = _with_file("/data/a.rec", FileCounts(0, 3, 9), shared=("/data/a.rec",))
@@ -283,6 +303,24 @@ OTHERS = [
     *(
         (text, _raises(DIED, start_method="forkserver", stderr=text), "fails_without_fault")
         for text in (*_GUARDS, "ModuleNotFoundError: No module named 'my.data'")
+    ),
+    ("no thread, a hang", _lacks_thread(error=None, **AT_START), "hung"),
+    (
+        "no thread of OpenBLAS, a hang",
+        _lacks_thread(error=None, stderr=NO_BLAS_THREAD, **AT_START),
+        "hung",
+    ),
+    (
+        "no thread of Arrow, a hang",
+        _lacks_thread(error=None, stacks=IN_ARROW, **AT_START),
+        "hung",
+    ),
+    ("no thread of OpenBLAS, an exit", _lacks_thread(0, stderr=NO_BLAS_THREAD), "failed_unclearly"),
+    ("no thread, an abort", _lacks_thread(-6), "failed_unclearly"),
+    (
+        "no thread of OpenBLAS, an error",
+        _lacks_thread(error=raised("ValueError", "no sample"), stderr=NO_BLAS_THREAD),
+        "failed_unclearly",
     ),
     *(
         (

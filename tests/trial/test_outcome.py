@@ -1,16 +1,14 @@
 """What run_trial tells under each fault and in each kind of loader, and the pass after it."""
 
-import hashlib
 import os
 import signal
-from collections import Counter
 from functools import partial
 
 import pytest
 import torch
 from torch.utils.data import get_worker_info
 
-from pytest_dataloader_faults import Outcome, Verdict, run_trial
+from pytest_dataloader_faults import run_trial
 from pytest_dataloader_faults._settings import Settings
 from pytest_dataloader_faults._trial import run_trial_job, take_reference
 from pytest_dataloader_faults._trial.job import Job
@@ -18,14 +16,13 @@ from pytest_dataloader_faults.exceptions import InvalidArgumentError
 from pytest_dataloader_faults.faults import (
     ClosedDescriptor,
     DescriptorExhaustion,
-    Fault,
     ReadError,
     WorkerExited,
     WorkerKilled,
 )
 from support.datasets import COUNT, Records, RecordStream
 from support.judging import judge_trial
-from support.rows import rows, slow
+from support.rows import rows
 from support.waiting import allowed
 
 pytestmark = pytest.mark.usefixtures("engine")
@@ -73,26 +70,6 @@ def test_pytest_keeps_its_random_numbers(records):
     assert torch.equal(torch.rand(3), expected)
 
 
-# Every trial starts in 0.2 s; WorkerKilled is the one whose timing is the hardest to hold.
-SCHEDULES = [
-    slow(ReadError("*.rec", nth=3), 3, Verdict.FAILED_CLEANLY, 4, id="read"),
-    pytest.param(WorkerKilled(at=2), 3, Verdict.FAILED_CLEANLY, 1, id="killed"),
-]
-
-
-@pytest.mark.parametrize(("fault", "times", "verdict", "fired"), SCHEDULES)
-def test_repeated_trials_are_all_alike(
-    records, reference, left_behind, fault, times, verdict, fired
-):
-    bytes_before = _fingerprint(records)
-    counts = Counter(_facts(_once(records, fault), reference) for _ in range(times))
-    assert len(counts) == 1, counts
-    (facts,) = counts
-    assert (facts[0], len(facts[1])) == (verdict, fired)
-    assert _fingerprint(records) == bytes_before
-    assert left_behind() == []
-
-
 def test_a_seed_decides_what_is_drawn(records):
     loader = {"num_workers": 2, "batch_size": 4, "shuffle": True}
     orders = [
@@ -113,31 +90,6 @@ def test_a_worker_that_leaves_without_a_word_is_missed_soon(records):
 
 def _made(records):
     return lambda: Records(records)
-
-
-def _once(records, fault: Fault) -> Outcome:
-    return run_trial(_made(records), fault)
-
-
-def _facts(outcome: Outcome, reference) -> tuple:
-    """All that must not depend on timing; process ids do."""
-    firings = frozenset(
-        (each.fault, each.worker, each.call, each.path, each.fetch)
-        for facts in outcome.faults
-        for each in facts.firings
-    )
-    counters = tuple((each.matched, each.fired, each.mentioned) for each in outcome.faults)
-    error = outcome.exception and outcome.exception.type
-    recovery = outcome.recovery and outcome.recovery.delivered
-    verdict = judge_trial(outcome, reference).verdict
-    return verdict, firings, counters, outcome.delivered, error, recovery, outcome.phase
-
-
-def _fingerprint(folder) -> dict[str, tuple[str, int]]:
-    return {
-        each.name: (hashlib.sha256(each.read_bytes()).hexdigest(), each.stat().st_mtime_ns)
-        for each in sorted(folder.iterdir())
-    }
 
 
 LOADER = {"num_workers": 2, "batch_size": 4}
