@@ -35,6 +35,12 @@ FIRST = "read-error"
         (["truncated-file", "pickles"], (), ["pickles", "truncated-file"]),
         (None, "pickles", [name for name in CHECKS if name != "pickles"]),
         (["pickles", FIRST], {FIRST}, ["pickles"]),
+        (["truncated-file,pickles"], (), ["pickles", "truncated-file"]),
+        (
+            None,
+            " pickles,resumes,",
+            [name for name in CHECKS if name not in ("pickles", "resumes")],
+        ),
         ("quick", (), list(GROUPS["quick"])),
         ("quick, pickles", (), list(GROUPS["quick"])),
         ("quick", "pickles", [name for name in GROUPS["quick"] if name != "pickles"]),

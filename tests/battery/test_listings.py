@@ -7,13 +7,10 @@ import shutil
 import pytest
 from torch.utils.data import DataLoader
 
-from pytest_dataloader_faults import Contract, run_trial
-from pytest_dataloader_faults._trial import take_reference
-from pytest_dataloader_faults.faults import ListingOrder
-from support.corpus.listings import EntriesBySuffix, EveryEntry, LabeledByPlace
+from pytest_dataloader_faults import Contract
+from support.corpus.listings import EntriesBySuffix, LabeledByPlace
 from support.corpus.swallowing import without_nones
 from support.datasets import COUNT, SIZE, Records, RecordStream
-from support.judging import judge_trial
 from support.results import failure_of, result_of
 
 LISTING_ORDER = "listing-order"
@@ -26,14 +23,6 @@ class AsListed(Records):
 
     def __getitem__(self, index):
         return self.paths[index].read_bytes()
-
-
-class Scans(Records):
-    """Each worker lists the folder again for each sample, and takes one by its place."""
-
-    def __getitem__(self, index):
-        folder = self.paths[0].parent
-        return (folder / os.listdir(folder)[index]).read_bytes()
 
 
 def test_a_contract_allows_another_order(records):
@@ -53,16 +42,6 @@ def test_a_folder_with_one_entry_has_no_order(tmp_path):
     assert NO_ORDER in result.explanation
 
 
-def test_a_random_order_is_the_same_in_each_process(records):
-    """The main process and the workers of a dataset that lists in each of them agree."""
-    reference = take_reference(lambda: Scans(records))
-    fault = ListingOrder(records, "random", seed=3)
-    outcomes = [run_trial(lambda: Scans(records), fault, before_init=True) for _ in range(2)]
-    assert {judge_trial(each, reference).verdict for each in outcomes} == {"corrupted"}
-    first, second = ([batch.digests for batch in each.delivered] for each in outcomes)
-    assert first == second
-
-
 STRAY_ENTRIES = "stray-entries"
 
 
@@ -79,14 +58,6 @@ def test_a_dataset_that_raises_an_error_passes(records, twin):
     """Also a stream, in one of its workers."""
     result = result_of(functools.partial(twin, records), STRAY_ENTRIES)
     assert (result.verdict, result.outcome.fired > 0) == ("failed_cleanly", True)
-
-
-def test_a_failure_is_confirmed_and_no_file_is_left_behind(records):
-    before = sorted(records.rglob("*"))
-    result = result_of(lambda: EveryEntry(records), STRAY_ENTRIES)
-    assert "00.rec.part was added to its folder; the dataset has 17 samples" in result.sentence
-    assert len(result.trials) == 2
-    assert sorted(records.rglob("*")) == before
 
 
 class NoneForHalves(Records):

@@ -213,7 +213,7 @@ def test_reproduce_is_code_that_runs_the_same_trial():
     assert set(call) - {"faults"} <= set(run_trial.__annotations__)
 
 
-@settings(max_examples=50)
+@settings(max_examples=25)
 @given(outcomes(), references(), contracts())
 def test_any_facts_have_one_verdict(outcome, reference, contract):
     """A pass needs a complete trial, and a fault that fired if one was requested.

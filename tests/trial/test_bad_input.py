@@ -16,8 +16,6 @@ from pytest_dataloader_faults import run_trial
 from pytest_dataloader_faults._trial.factory import takes_folder
 from pytest_dataloader_faults._trial.job import Job
 from pytest_dataloader_faults._trial.loaders import make_loader
-from pytest_dataloader_faults.battery.checking import select_checks
-from pytest_dataloader_faults.battery.checks import CHECKS
 from pytest_dataloader_faults.exceptions import InvalidArgumentError, UnusableDatasetError
 from support import troublemakers
 from support.datasets import Records
@@ -226,21 +224,6 @@ def test_an_end_of_the_interpreter_is_a_fact_of_a_trial(error):
 
     outcome = run_trial(lambda: Samples(end), loader={"num_workers": 0})
     assert outcome.exception.type == type(error).__name__
-
-
-@rows("argument", ["only", "exclude"])
-@rows(
-    "names",
-    [
-        "two-epochs, persistent-workers",
-        " two-epochs,persistent-workers,",
-        ["two-epochs,persistent-workers"],
-    ],
-)
-def test_names_of_checks_in_one_text(argument, names):
-    two = ["two-epochs", "persistent-workers"]
-    expected = two if argument == "only" else [name for name in CHECKS if name not in two]
-    assert select_checks(**{argument: names}) == expected
 
 
 def test_advice_of_the_loader_is_no_failure(records):

@@ -127,26 +127,6 @@ def test_a_process_that_a_worker_leaves_is_found_and_ended(records):
     assert until(lambda: not psutil.pid_exists(int(pid)))
 
 
-def test_it_ends_with_the_process_that_started_it(records, tmp_path):
-    script = tmp_path / "waits.py"
-    script.write_text(
-        "import sys, time\n"
-        "from pathlib import Path\n"
-        "from pytest_dataloader_faults import run_trial\n"
-        "from support.datasets import Records\n"
-        "if __name__ == '__main__':\n"
-        f"    run_trial(lambda: Records(Path(sys.argv[1])), loader={SERVED!r})\n"
-        "    print('ready', flush=True)\n"
-        "    time.sleep(600)\n",
-        encoding="utf-8",
-    )
-    with start_python(script, records) as runner:
-        assert runner.stdout.readline() == "ready\n"
-        (served,) = psutil.Process(runner.pid).children()
-        runner.kill()
-    assert until(lambda: not psutil.pid_exists(served.pid))
-
-
 @pytest.mark.parametrize(
     ("fails", "verdict"),
     [

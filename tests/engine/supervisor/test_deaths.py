@@ -14,7 +14,7 @@ import psutil
 import pytest
 from torch.utils.data import DataLoader
 
-from pytest_dataloader_faults import inject, run_trial
+from pytest_dataloader_faults import inject
 from pytest_dataloader_faults._engine.supervisor.start import NAME
 from pytest_dataloader_faults.exceptions import HarnessError
 from pytest_dataloader_faults.faults import ReadError, SlowRead, WorkerKilled
@@ -52,19 +52,6 @@ def test_a_worker_dies_by_each_signal(dataset):
             assert [place == sample for place in range(len(faults))] == [
                 bool(each.fired and each.mentioned) for each in facts
             ]
-
-
-def test_so_does_one_from_a_fork_server(records):
-    """The loader is no parent of it: it gets no SIGCHLD, and has no name for the signal."""
-    number = signal.SIGKILL
-    loader = {"num_workers": 2, "batch_size": 4, "multiprocessing_context": "forkserver"}
-    outcome = run_trial(lambda: Records(records), WorkerKilled(number, at=2), loader=loader)
-    assert [(each.worker, each.exitcode) for each in outcome.deaths] == [(0, -number)]
-    assert "exited unexpectedly" in outcome.exception.text
-    (firing,) = outcome.faults[0].firings
-    assert (f"signal {int(number)}", 0, 2) == (firing.call, firing.worker, firing.fetch)
-    assert [(0, 1, 2, 3), (4, 5, 6, 7)] == [each.keys for each in outcome.epochs[0].delivered]
-    assert outcome.recovery.complete
 
 
 def _do_nothing_in_c():
