@@ -80,13 +80,3 @@ EVERYTHING = replace(
     ),
 )
 """With every status, and a timeline."""
-
-
-def large(tests=28, checks=36):
-    """About a thousand items, each with a timeline."""
-    items = (
-        failed(test=f"a.py::test_{test}", check=f"check-{check}", timeline=events(40))
-        for test in range(tests)
-        for check in range(checks)
-    )
-    return Report(items=tuple(items))
