@@ -31,10 +31,6 @@ def _run_checks(make, check, contract, **options):
     return result_of(make, check, contract=contract, **options)
 
 
-def _strictly(make, result):
-    return judge_trial(result.outcome, take_reference(make)).verdict
-
-
 def _filtered(dataset):
     return DataLoader(dataset, batch_size=4, num_workers=2, collate_fn=without_nones)
 
@@ -45,7 +41,7 @@ def test_samples_that_a_fault_hit_may_be_skipped(records):
 
     assert (allowed.verdict, allowed.passed) == ("survived", True), allowed.explanation
     assert f"{COUNT} samples hit by a fault are missing" in allowed.explanation
-    assert _strictly(make, allowed) == "corrupted"
+    assert judge_trial(allowed.outcome, take_reference(make)).verdict == "corrupted"
 
 
 class RandomType(Records):

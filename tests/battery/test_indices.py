@@ -172,13 +172,9 @@ class Sequences(Dataset[Any]):
         return torch.arange(1, self.path.read_bytes()[index] + 1)
 
 
-def _pad(samples):
-    return pad_sequence(samples, batch_first=True)
-
-
 def _pad_what_is_there(samples):
     tensors = [each for each in samples if each is not None]
-    return _pad(tensors) if tensors else None
+    return pad_sequence(tensors, batch_first=True) if tensors else None
 
 
 class Skipping(Sequences):

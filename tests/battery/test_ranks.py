@@ -65,12 +65,8 @@ def test_a_loader_may_divide_what_its_dataset_does_not(records):
     assert _agree(make).verdict == "survived"
 
 
-def _alike_by_numpy() -> DataLoader[Any]:
-    return _loader(Augmented(from_numpy), worker_init_fn=seed_by_worker)
-
-
 def test_ranks_must_not_augment_alike():
-    result = _disagree(_alike_by_numpy)
+    result = _disagree(lambda: _loader(Augmented(from_numpy), worker_init_fn=seed_by_worker))
 
     assert result.verdict == "corrupted", result.explanation
     assert result.sentence == (

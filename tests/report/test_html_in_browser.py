@@ -46,10 +46,6 @@ def _shown(page, selector):
     return page.locator(f"{selector}:visible").count()
 
 
-def _is_too_wide(page):
-    return page.evaluate("document.documentElement.scrollWidth > innerWidth")
-
-
 @pytest.mark.parametrize(("width", "theme"), [(360, "light"), (1440, "dark")])
 def test_a_page_is_accessible(opened, width, theme):
     page = opened(viewport={"width": width, "height": 900}, color_scheme=theme)
@@ -57,7 +53,7 @@ def test_a_page_is_accessible(opened, width, theme):
     violations = axe.Axe().run(page).response["violations"]
     serious = [each for each in violations if each["impact"] != "minor"]
     assert {each["id"]: [node["html"] for node in each["nodes"]] for each in serious} == {}
-    assert not _is_too_wide(page)
+    assert not page.evaluate("document.documentElement.scrollWidth > innerWidth")
     is_dark = page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(21, 24, 28)"
     assert is_dark == (theme == "dark")
 

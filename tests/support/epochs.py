@@ -75,13 +75,9 @@ def take_before_hang(iterator: Any, injection: Any, count: int, patience: float 
     batches = list(itertools.islice(iterator, count))
     fetch, worker = divmod(count, iterator._num_workers)
     pid = iterator._workers[worker].pid
-    assert until(lambda: _fetches(injection, pid) > fetch)
+    assert until(lambda: sum(each.fetches for each in injection.workers if each.pid == pid) > fetch)
     iterator._timeout = patience
     return batches
-
-
-def _fetches(injection: Any, pid: int) -> int:
-    return sum(each.fetches for each in injection.workers if each.pid == pid)
 
 
 def _without_frames(error: Exception) -> Exception:

@@ -102,16 +102,11 @@ def _fill(path: Path) -> None:
 def test_a_dataset_that_needs_room_in_a_full_folder_is_not_judged(
     tmp_path, tmp_path_factory, mounts
 ):
-    records = _written(tmp_path_factory)
+    records = write_records(tmp_path_factory.mktemp("beside") / "records")
     body = functools.partial(_in, tmp_path, lambda: _try(lambda: Scribbles(records)), fill=True)
     text = _refusal(traceback_under(body, mount_tmpfs({str(tmp_path): "size=256k"})))
     assert text.startswith("no disk space for temporary files: ")
     assert "No space left on device" in text
-
-
-def _written(factory) -> Path:
-    """Records in a folder beside those that others are mounted over."""
-    return write_records(factory.mktemp("beside") / "records")
 
 
 @pytest.mark.parametrize("free", [4, 24])

@@ -73,10 +73,6 @@ class DataLoaderDispatcher(Adapter):
     __module__ = "accelerate.data_loader"
 
 
-def _adapted(folder, **options):
-    return Adapter(Records(folder), batch_size=2, num_workers=2, **options)
-
-
 def test_workers_behind_a_generator_are_ended_at_once(records):
     """How one died is known, too. The garbage collector would take 5 s for each that is left."""
     began = time.monotonic()
@@ -91,7 +87,7 @@ def test_workers_behind_a_generator_are_ended_at_once(records):
 def test_a_wrapper_is_what_the_loop_iterates(records):
     """What it leaves out is missing. What it makes of a batch does not count."""
     plain = run_trial(lambda: DataLoader(Records(records), batch_size=2, num_workers=2))
-    outcome = run_trial(lambda: _adapted(records))
+    outcome = run_trial(lambda: Adapter(Records(records), batch_size=2, num_workers=2))
     rows, plain_rows = ([each.digests for each in result.delivered] for result in (outcome, plain))
 
     assert rows == plain_rows[:3]
@@ -100,10 +96,6 @@ def test_a_wrapper_is_what_the_loop_iterates(records):
 def test_batches_that_another_rank_drew_are_refused(records):
     with pytest.raises(UnusableDatasetError, match="dispatch_batches=False"):
         run_trial(lambda: DataLoaderDispatcher(Records(records), num_workers=2), ranks=2)
-
-
-def _check(make, *names):
-    return check_dataset(make, only=names, on_fail=None)
 
 
 @pytest.mark.parametrize("fault", [ReadError("*/05.rec"), WorkerKilled(at=2)])
@@ -117,6 +109,7 @@ def test_workers_that_the_constructor_starts_meet_faults(records, fault):
 
 
 def test_a_defect_behind_such_a_loader(records):
-    (result,) = _check(lambda: infinite(LeavesOut, Records(records)), "read-error")
+    make = lambda: infinite(LeavesOut, Records(records))  # noqa: E731
+    (result,) = check_dataset(make, only="read-error", on_fail=None)
     assert "corrupted" == result.verdict
     assert "missing" in result.sentence
