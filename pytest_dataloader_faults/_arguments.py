@@ -139,11 +139,6 @@ class PrintsItself:
         return None if value is None else lambda printer, _cycle: printer.text(repr(value))
 
 
-def _default_of(field: Field[Any]) -> Any:
-    """The default of *field*; MISSING if it has none."""
-    return field.default if field.default_factory is MISSING else field.default_factory()
-
-
 class Checked:
     """Base of frozen dataclasses: each field is checked by its rule, and the repr is code."""
 
@@ -180,7 +175,8 @@ class Checked:
         differ = [
             field
             for field in sorted(fields(self), key=lambda each: bool(each.kw_only))  # type: ignore[arg-type]
-            if getattr(self, field.name) != _default_of(field)
+            if getattr(self, field.name)
+            != (field.default if field.default_factory is MISSING else field.default_factory())
         ]
         return f"{type(self).__name__}({', '.join(map(self._argument, differ))})"
 

@@ -187,7 +187,7 @@ def arm_kernel_session(
     Below a main process that is filtered itself, this process joins that filter, since the kernel
     allows one listener only (EBUSY, see seccomp(2)). *bystander*: no fault fires in this process.
     """
-    joins = config.armed is not None and proc.is_below(os.getpid(), [config.armed])
+    joins = config.armed is not None and proc.nearest(os.getpid(), [config.armed]) is not None
     globs = () if bystander or (joins and config.shares_files) else config.plan.globs
     matches = GlobMatcher(globs)
     inherited = tuple(proc.inherited_fds(matches)) if globs else ()

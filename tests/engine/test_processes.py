@@ -12,7 +12,7 @@ from torch.utils.data import DataLoader
 from pytest_dataloader_faults import inject
 from pytest_dataloader_faults._engine import client
 from pytest_dataloader_faults._engine.system import proc
-from pytest_dataloader_faults._engine.system.proc import is_below
+from pytest_dataloader_faults._engine.system.proc import nearest
 from pytest_dataloader_faults._engine.system.processes import (
     SIGN_OF_LIFE,
     Patience,
@@ -40,9 +40,10 @@ def test_who_is_below():
     own_pid = os.getpid()
     try:
         below_here = [
-            is_below(pid, {own_pid}) for pid in (own_pid, child, grandchild, os.getppid(), 1, 0)
+            nearest(pid, {own_pid}) == own_pid
+            for pid in (own_pid, child, grandchild, os.getppid(), 1, 0)
         ]
-        below_child = [is_below(pid, {child}) for pid in (own_pid, child, grandchild)]
+        below_child = [nearest(pid, {child}) == child for pid in (own_pid, child, grandchild)]
     finally:
         for pid in (grandchild, child):
             os.kill(pid, signal.SIGKILL)
@@ -51,7 +52,7 @@ def test_who_is_below():
         os.close(theirs)
     assert [True, True, True, False, False, False] == below_here
     assert [False, True, True] == below_child
-    assert not is_below(child, {own_pid})
+    assert nearest(child, {own_pid}) is None
 
 
 LIMIT = 0.15

@@ -127,7 +127,7 @@ def resolve_path(
         raise BadSyscallError from error
     if descriptor := proc.parse_descriptor_path(raw, call.pid):
         link = "/proc/{}/fd/{}".format(*descriptor)
-        return PathRequest(name_in(call.tree, _read_link(link)), link, is_descriptor=True)
+        return PathRequest(name_in(call.tree, read_link(link)), link, is_descriptor=True)
     if call.tree is not None:
         raw = call.tree.locate(raw, changes=changes, follows=not flags & os.O_NOFOLLOW)
     if "/../" not in f"{raw}/":
@@ -141,7 +141,7 @@ def absolute_path(call: Syscall, name: bytes, place: int | None = None) -> str:
     """The path *name*, argument *place* of *call* or the only one, from the root folder."""
     path = os.fsdecode(name)
     is_absolute = path.startswith("/")
-    return path if is_absolute else os.path.join(_read_link(folder_link(call, place)), path)
+    return path if is_absolute else os.path.join(read_link(folder_link(call, place)), path)
 
 
 def name_in(tree: FakeTree | None, path: str) -> str:
@@ -159,7 +159,8 @@ def read_argument(call: Syscall, address: int, length: int) -> bytes:
         raise BadSyscallError from error
 
 
-def _read_link(link: str) -> str:
+def read_link(link: str) -> str:
+    """Where the *link* in /proc leads to, which the call needs."""
     try:
         return os.readlink(link)
     except FileNotFoundError as error:
@@ -394,11 +395,6 @@ def _is_wait(pid: int, call: proc.RunningCall, address: tuple[Any, ...]) -> bool
         return not any(limit) and connection.getpeername()[1] == address[1]
 
 
-def shares_network_namespace(pid: int) -> bool:
-    """Whether *pid* has the network namespace of this process."""
-    return proc.link(pid, "ns/net") == proc.link("self", "ns/net")
-
-
 # Whether a process opens files as the supervisor does [runs in the supervisor].
 #
 # Some facts about what a path means. The kernel looks it up from the caller's root folder
@@ -416,11 +412,6 @@ _ELSEWHERE = "with a different root folder or different mounts"
 _OTHER_RIGHTS = "as a different user, or with different groups or capabilities"
 _FOR_FILES = 0b1110
 """CAP_DAC_OVERRIDE, CAP_DAC_READ_SEARCH and CAP_FOWNER: those that let open(2) pass."""
-
-
-class _Identity(NamedTuple):
-    place: tuple[str, ...]
-    rights: tuple[object, ...]
 
 
 class Identities:
@@ -445,23 +436,23 @@ class Identities:
 
 def _difference(pid: int) -> str | None:
     try:
-        theirs = _identity_of(pid)
+        place, rights = _identity_of(pid)
     except PermissionError:
         return INVISIBLE
-    if theirs.place != _own_identity().place:
+    own_place, own_rights = _own_identity()
+    if place != own_place:
         return _ELSEWHERE
-    return _OTHER_RIGHTS if theirs.rights != _own_identity().rights else None
+    return _OTHER_RIGHTS if rights != own_rights else None
 
 
 @functools.cache
-def _own_identity() -> _Identity:
+def _own_identity() -> tuple[object, object]:
     return _identity_of("self")
 
 
-def _identity_of(pid: proc.Pid) -> _Identity:
+def _identity_of(pid: proc.Pid) -> tuple[object, object]:
+    """Where *pid* looks up paths, and with which rights."""
     status = proc.status(pid)
     root, mounts, users = (proc.link(pid, name) for name in ("root", "ns/mnt", "ns/user"))
     capabilities = status.capabilities & _FOR_FILES
-    return _Identity(
-        (root, mounts), (status.user, status.group, status.groups, capabilities, users)
-    )
+    return (root, mounts), (status.user, status.group, status.groups, capabilities, users)

@@ -364,7 +364,9 @@ class FakePathListener(Listener):
             path = caller.absolute_path(call, name, place)
             options = {"changes": changes, "follows": _follows(call, place)}
             paths[place] = located = self._locate(call.pid, path, **options)
-            if changes and not self._may_change(call, located):
+            descriptor = proc.parse_descriptor_path(located, call.pid) if changes else None
+            target = proc.link_of(*descriptor) if descriptor else located
+            if changes and target.startswith("/") and not self._tree.may_change(target):
                 raise PermissionError(errno.EACCES, "a real file")
             is_plain = located == os.path.normpath(path) and "/../" not in f"{path}/"
             is_fake |= bool(name) and not is_plain
@@ -377,12 +379,6 @@ class FakePathListener(Listener):
         located = self._tree.locate(proc.resolve_folder_link(path, pid), **options)
         target = proc.resolve_folder_link(located, pid)
         return located if target == located else self._locate(pid, target, **options)
-
-    def _may_change(self, call: Syscall, located: str) -> bool:
-        """Whether what is *located* there is no real file, nor a descriptor of one."""
-        if descriptor := proc.parse_descriptor_path(located, call.pid):
-            located = proc.link_of(*descriptor)
-        return not located.startswith("/") or self._tree.may_change(located)
 
     def _open(self, call: Syscall, path: str) -> None:
         flags, mode = _flags_and_mode(call)

@@ -417,16 +417,13 @@ def _real_path(
         path = caller.absolute_path(call, os.fsencode(name), place)
         name = call.tree.locate(path, changes=True, follows=follows)
     # Only a process that may have another root folder pays for reading that.
-    root = "/" if not worker.identities.difference(call.pid) else _link(f"/proc/{call.pid}/root")
-    start = root if name.startswith("/") else _link(caller.folder_link(call, place))
+    root = (
+        "/"
+        if not worker.identities.difference(call.pid)
+        else caller.read_link(f"/proc/{call.pid}/root")
+    )
+    start = root if name.startswith("/") else caller.read_link(caller.folder_link(call, place))
     return caller.walk(start, name, root, call.pid, follows=follows)
-
-
-def _link(path: str) -> str:
-    try:
-        return os.readlink(path)
-    except FileNotFoundError as error:
-        raise BadSyscallError from error
 
 
 def _may_append(call: Syscall) -> bool:

@@ -118,11 +118,6 @@ class Supervisor:
             self.services.timers.expire()
             self._answer_if_idle()
 
-    @property
-    def _followed(self) -> list[WorkerState]:
-        """The processes that faults may concern."""
-        return [each for each in self.workers if not each.is_bystander]
-
     def _note_error(self, where: str, error: BaseException) -> None:
         """Note as an error of the run what could not be injected, and why."""
         text = f"{where}: {''.join(traceback.format_exception(error, limit=-3))}"
@@ -212,9 +207,8 @@ class Supervisor:
             self.control.send(answer)
 
     def _report(self) -> protocol.WorkerReports:
-        workers = sorted(
-            self._followed, key=lambda each: (-1 if each.id is None else each.id, each.pid)
-        )
+        followed = (each for each in self.workers if not each.is_bystander)
+        workers = sorted(followed, key=lambda each: (-1 if each.id is None else each.id, each.pid))
         faults = [
             sum_facts(fault, [each.counters[index] for each in workers])
             for index, fault in enumerate(self.plan.faults)

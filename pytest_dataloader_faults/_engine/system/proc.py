@@ -116,13 +116,6 @@ def _state_and_parent(pid: int) -> tuple[str | None, int]:
     return state, int(parent)
 
 
-def is_below(pid: int, ancestors: Collection[int]) -> bool:
-    """Whether *pid* is one of *ancestors*, or descends from one."""
-    while pid and pid not in ancestors:
-        pid = _state_and_parent(pid)[1]
-    return bool(pid)
-
-
 def nearest(pid: int, among: Collection[int]) -> int | None:
     """The process of *among* that *pid*, which may be a thread's, is or descends from most closely.
 

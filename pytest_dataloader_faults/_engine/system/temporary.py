@@ -63,20 +63,16 @@ class OwnedDescriptor:
     def require(self) -> int:
         """The number; raises ClosedByUserError unless it still stands for the same file."""
         if not self.is_open:
-            raise ClosedByUserError(_CLOSED.format(self.number, _describe(self.number)))
+            state = "is closed now"
+            with contextlib.suppress(FileNotFoundError):
+                state = f"is now {link_of('self', self.number)}"
+            raise ClosedByUserError(_CLOSED.format(self.number, state))
         return self.number
 
     def close(self) -> None:
         """Close the descriptor, unless its number belongs to another file by now."""
         if self.is_open:
             os.close(self.number)
-
-
-def _describe(number: int) -> str:
-    try:
-        return f"is now {link_of('self', number)}"
-    except FileNotFoundError:
-        return "is closed now"
 
 
 _SHORT = "/tmp"

@@ -21,6 +21,7 @@ from pytest_dataloader_faults._engine.kernel.caller import Syscall
 from pytest_dataloader_faults._engine.plan import FaultCounter, Operation
 from pytest_dataloader_faults._engine.supervisor.answers.workers import SupervisorServices
 from pytest_dataloader_faults._engine.supervisor.worker_state import WorkerState
+from pytest_dataloader_faults._engine.system import proc
 from pytest_dataloader_faults.faults.base import ANSWER, Place
 from pytest_dataloader_faults.faults.files import TLS_CONNECTION, UNLIMITED_WAITS
 
@@ -63,7 +64,7 @@ def on_connect(worker: WorkerState, call: Syscall, services: SupervisorServices)
         return True
     if not worker.targets(peer.path, Place.ANSWER):
         return False
-    if not caller.shares_network_namespace(call.pid):
+    if proc.link(call.pid, "ns/net") != proc.link("self", "ns/net"):
         worker.unobserved["connect in another network namespace"] += 1
         return False
     connection = caller.duplicate_socket(call)
@@ -233,7 +234,8 @@ class Relayed:
         counters, request = self._http_counters(), parse_request(data)
         self._is_http = request is not None and not request.changes_protocol
         if request is None:
-            self._worker.unobserved[_protocol_of(data)] += bool(counters)
+            is_tls = data.startswith(_TLS_HANDSHAKE)
+            self._worker.unobserved[TLS_CONNECTION if is_tls else _OTHER_PROTOCOL] += bool(counters)
             return b"", data
         for counter in counters:
             fault = counter.fault
@@ -402,10 +404,6 @@ def may_become_request(data: bytes) -> bool:
     is_beginning = any(text.startswith(each[: len(text)]) for each in _METHODS)
     is_request = b"\n" not in text or _LINE.match(text) is not None
     return is_beginning and is_request and len(text) <= _LONGEST_HEAD and not _HEAD.match(data)
-
-
-def _protocol_of(data: bytes) -> str:
-    return TLS_CONNECTION if data.startswith(_TLS_HANDSHAKE) else _OTHER_PROTOCOL
 
 
 def make_answer(error: faults.HttpError, request: _Request, number: int) -> bytes:

@@ -44,14 +44,9 @@ _LOOK_EVERY = 0.05
 """Seconds between two looks for a signal."""
 
 
-def _is_lock(call: Syscall) -> bool:
-    """Whether *call* locks or unlocks a file."""
-    return call.name == "flock" or (call.name == "fcntl" and _command(call) in _COMMANDS)
-
-
 def on_lock(worker: WorkerState, call: Syscall, services: SupervisorServices) -> bool:
     """Answer *call* as its faults demand, if it locks or unlocks a file; False if it has none."""
-    if not _is_lock(call):
+    if call.name != "flock" and not (call.name == "fcntl" and _command(call) in _COMMANDS):
         return False
     number = to_signed(call.arguments[0])
     if call.name == "flock" or _command(call) in _OF_DESCRIPTION:
