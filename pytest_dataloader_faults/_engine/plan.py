@@ -97,6 +97,7 @@ class FaultCounter(Generic[AnyFault]):
     def __post_init__(self) -> None:
         """Compile the globs once."""
         self.matches = GlobMatcher(self.fault.globs)
+        self.has_path = bool(self.fault.globs)
         self.places = self.fault.places
         self.trigger = self.fault.trigger
 
@@ -133,7 +134,10 @@ _ANYWHERE = ~Place(0)
 
 
 class Operation(NamedTuple):
-    """An operation on *path*, absolute. *pid* is None for the worker process itself."""
+    """An operation on *path*, absolute, or "" for none.
+
+    *pid* is None for the worker process itself.
+    """
 
     call: str
     path: str
@@ -265,7 +269,7 @@ class WorkerFaults:
     ) -> None:
         """Write down that the fault of *counter* happens now."""
         pid, now = pid or self.pid, time.monotonic()
-        place = self.id, pid, call, path, self.fetch
+        place = self.id, pid, call, path or None, self.fetch
         firing = Firing(counter.index, *place, time=now, kind=kind, **self.describe_firing(pid))
         counter.fire(firing)
         self.fired = True
@@ -279,19 +283,21 @@ class WorkerFaults:
         self,
         kind: type[AnyFault] | tuple[type[AnyFault], ...],
         operation: Operation,
-        concerns: Callable[[AnyFault], bool] = lambda _fault: True,
-    ) -> AnyFault | None:
-        """Fire the first fault of *kind* that is due for *operation*, and return it."""
-        for counter in self.counters_for_path(kind, operation.path):
-            if concerns(counter.fault) and counter.reach():
+        concerns: Callable[[FaultCounter[AnyFault]], bool] = lambda _counter: True,
+    ) -> FaultCounter[AnyFault] | None:
+        """Fire the first fault of *kind* that is due for *operation*, and return its counter."""
+        for counter in self.counters_of_kind(kind):
+            is_meant = not counter.has_path or counter.matches(operation.path)
+            is_due = is_meant and concerns(counter) and counter.reach()
+            if is_due and self._may_harm(counter, operation):
                 self.fire(counter, *operation)
-                return counter.fault
+                return counter
         return None
 
     def closes(self, operation: Operation) -> bool:
         """Whether the descriptor that *operation* makes is not open: a fault fires by that."""
         kind = vocabulary.ClosedDescriptor
-        return bool(self.fire_first_due(kind, operation, lambda fault: fault.sample is None))
+        return bool(self.fire_first_due(kind, operation, lambda each: each.fault.sample is None))
 
     def edit_for(self, operation: Operation, size: int, *, sizes: bool = False) -> FileEdit | None:
         """How the copy that is due for a file of *size* bytes differs; None if no copy is.
@@ -319,26 +325,25 @@ class WorkerFaults:
         """
         self._count_read(operation, offset, length)
         failing = self.failing_read(operation, offset + length)
-        short = None if failing else self._short_read(operation, length)
+        short = None
+        if not failing and CALLS[operation.call].reads_into_buffers:
+            short = self.fire_first_due(
+                vocabulary.ShortRead, operation, lambda each: each.fault.most(length) < length
+            )
         due = Due(self._death_in(operation, "reading"))
         due = due if due.death else self.delay_due(operation)
         if failing:
-            return due._replace(errno=failing.errno, offset=failing.offset or 0)
-        return due._replace(max_bytes=short.most(length)) if short else due
+            return due._replace(errno=failing.fault.errno, offset=failing.fault.offset or 0)
+        return due._replace(max_bytes=short.fault.most(length)) if short else due
 
-    def failing_read(self, operation: Operation, end: int) -> vocabulary.ReadError | None:
+    def failing_read(
+        self, operation: Operation, end: int
+    ) -> FaultCounter[vocabulary.ReadError] | None:
         """The fault by which a read of what is before *end* fails."""
         return self.fire_first_due(
             vocabulary.ReadError,
             operation,
-            lambda fault: fault.offset is None or end > fault.offset,
-        )
-
-    def _short_read(self, operation: Operation, length: int) -> vocabulary.ShortRead | None:
-        if not CALLS[operation.call].reads_into_buffers:
-            return None
-        return self.fire_first_due(
-            vocabulary.ShortRead, operation, lambda fault: fault.most(length) < length
+            lambda each: each.fault.offset is None or end > each.fault.offset,
         )
 
     def _death_in(
@@ -372,27 +377,23 @@ class WorkerFaults:
         death = self._death_in(operation, "writing") if call.has_data else None
         if death and self._may_harm(death, operation):
             return Due(death)
-        for failing in self.counters_for_path(vocabulary.WriteError, operation.path):
-            if self._harms(failing, operation):
-                return Due(errno=failing.fault.errno)
-        for short in self.counters_for_path(vocabulary.ShortWrite, operation.path):
-            max_bytes = short.fault.most(length)
-            is_cut = call.writes_buffers and max_bytes < length
-            if is_cut and self._harms(short, operation):
-                return Due(max_bytes=max_bytes)
-        return NOTHING_DUE
-
-    def _harms(self, counter: FaultCounter[Any], operation: Operation) -> bool:
-        """Whether *counter*'s fault is due, and may harm the file; it fires by that."""
-        is_due = counter.reach() and self._may_harm(counter, operation)
-        if is_due:
-            self.fire(counter, *operation)
-        return is_due
+        if failing := self.fire_first_due(vocabulary.WriteError, operation):
+            return Due(errno=failing.fault.errno)
+        short = self.fire_first_due(
+            vocabulary.ShortWrite,
+            operation,
+            lambda each: call.writes_buffers and each.fault.most(length) < length,
+        )
+        return Due(max_bytes=short.fault.most(length)) if short else NOTHING_DUE
 
     def _may_harm(self, counter: FaultCounter[Any], operation: Operation) -> bool:
-        """Whether the file may be harmed. A fault that is due elsewhere is refused."""
+        """Whether the fault of *counter* may happen there: a failed write harms the file.
+
+        If it is due elsewhere, it is refused.
+        """
         folders = self._own_folders
-        if folders is None or is_below(operation.path, folders):
+        is_write = counter.places & Place.WRITE
+        if not is_write or folders is None or is_below(operation.path, folders):
             return True
         self.refuse(
             f"{counter.fault!r} was due in a {operation.call} of {operation.path}. A failed write"

@@ -93,8 +93,8 @@ def _on_data_open(
     operation = Operation(call.name, request.path, call.pid)
     if status is not None:
         worker.count(request.path, "opens")
-    if fault := worker.fire_first_due(faults.OpenError, operation):
-        worker.listener.fail(call, fault.errno)
+    if due := worker.fire_first_due(faults.OpenError, operation):
+        worker.listener.fail(call, due.fault.errno)
         return True
     if status is None or not may_differ or not os.access(path, os.R_OK, effective_ids=True):
         return False
@@ -178,9 +178,9 @@ def on_stat(worker: WorkerState, call: Syscall, _: SupervisorServices) -> bool:
 def _answer_stat(worker: WorkerState, call: Syscall, path: str, pin: int, size: int) -> bool:
     """Answer as the file is under its faults; False if it is there, and has its own size."""
     operation = Operation(call.name, path, call.pid)
-    hiding = worker.fire_first_due(faults.OpenError, operation, lambda fault: fault.hides_file)
+    hiding = worker.fire_first_due(faults.OpenError, operation, lambda each: each.fault.hides_file)
     if hiding:
-        worker.listener.fail(call, hiding.errno)
+        worker.listener.fail(call, hiding.fault.errno)
         return True
     if call.facts.result_at is None or not any(worker.counters_of_kind(faults.TruncatedFile)):
         return False
@@ -200,13 +200,14 @@ def _answer_stat(worker: WorkerState, call: Syscall, path: str, pin: int, size: 
 def on_fallocate(worker: WorkerState, call: Syscall, _: SupervisorServices) -> bool:
     """Fail a fallocate(2) in /dev/shm, as if full; False if the kernel should execute it."""
     path = proc.link_of(call.pid, caller.to_signed(call.arguments[0]))
-    for counter in worker.counters_of_kind(faults.SharedMemoryExhaustion):
-        if path.startswith("/dev/shm/") and counter.reach():
-            worker.fire(counter, call.name, path, call.pid)
-            worker.leftover_shm.append(path)
-            worker.listener.fail(call, counter.fault.errno)
-            return True
-    return False
+    if not path.startswith("/dev/shm/"):
+        return False
+    operation = Operation(call.name, path, call.pid)
+    due = worker.fire_first_due(faults.SharedMemoryExhaustion, operation)
+    if due:
+        worker.leftover_shm.append(path)
+        worker.listener.fail(call, due.fault.errno)
+    return due is not None
 
 
 _READS = frozenset(name for name, facts in CALLS.items() if facts.reads_into_buffers)

@@ -59,8 +59,8 @@ def on_list(worker: WorkerState, call: Syscall, services: SupervisorServices) ->
             return False
         operation = Operation(call.name, path, call.pid)
         worker.tallies["listings"][path] += 1
-        if fault := worker.fire_first_due(faults.ListingError, operation):
-            worker.listener.fail(call, fault.errno)
+        if due := worker.fire_first_due(faults.ListingError, operation):
+            worker.listener.fail(call, due.fault.errno)
             return True
         _begin(worker, call, operation, services.copies)
     entries = worker.listings.get((call.pid, number))

@@ -59,8 +59,8 @@ def on_connect(worker: WorkerState, call: Syscall, services: SupervisorServices)
         return False
     worker.tallies["connections"][peer.path] += 1
     operation = Operation(call.name, peer.path, call.pid)
-    if fault := worker.fire_first_due(faults.ConnectError, operation):
-        worker.listener.fail(call, fault.errno)
+    if due := worker.fire_first_due(faults.ConnectError, operation):
+        worker.listener.fail(call, due.fault.errno)
         return True
     if not worker.targets(peer.path, Place.ANSWER):
         return False
@@ -237,15 +237,16 @@ class Relayed:
             is_tls = data.startswith(_TLS_HANDSHAKE)
             self._worker.unobserved[TLS_CONNECTION if is_tls else _OTHER_PROTOCOL] += bool(counters)
             return b"", data
-        for counter in counters:
-            fault = counter.fault
-            if (fault.ignores_range and not request.has_range) or not counter.reach():
-                continue
-            self._worker.fire(counter, *self._operation)
-            if fault.ignores_range:
-                return b"", _RANGE.sub(b"", data, count=1)
-            return make_answer(fault, request, counter.matched), data
-        return b"", data
+        due = self._worker.fire_first_due(
+            faults.HttpError,
+            self._operation,
+            lambda each: request.has_range or not each.fault.ignores_range,
+        )
+        if due is None:
+            return b"", data
+        if due.fault.ignores_range:
+            return b"", _RANGE.sub(b"", data, count=1)
+        return make_answer(due.fault, request, due.matched), data
 
     def _send(self, data: bytes) -> None:
         self._is_asked = self._has_sent = True
@@ -299,11 +300,11 @@ class Relayed:
     def _due_cut(self, begin: int, end: int) -> CutOff | None:
         """Where the answer ends, if that is among its bytes from *begin* to *end*."""
         for kind in (faults.ConnectionReset, faults.ConnectionClosed):
-            fault = self._worker.fire_first_due(
-                kind, self._operation, lambda fault: begin <= fault.after < end
+            due = self._worker.fire_first_due(
+                kind, self._operation, lambda each: begin <= each.fault.after < end
             )
-            if fault:
-                return CutOff(fault.after, kind is faults.ConnectionReset)
+            if due:
+                return CutOff(due.fault.after, kind is faults.ConnectionReset)
         return None
 
     def _hold(self, released: threading.Event) -> None:

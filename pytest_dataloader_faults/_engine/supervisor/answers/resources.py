@@ -58,7 +58,9 @@ def on_lock(worker: WorkerState, call: Syscall, services: SupervisorServices) ->
         worker.write_locks.note_unlock(number)
         return False
     note_lock = functools.partial(worker.write_locks.note_lock, number, path)
-    counter = _fire_due(worker, Operation(call.name, path, call.pid))
+    worker.count(path, "locks")
+    operation = Operation(call.name, path, call.pid)
+    counter = worker.fire_first_due(LockError, operation, lambda each: _seconds_left(each) > 0)
     if counter is None:
         note_lock()
         return False
@@ -98,16 +100,6 @@ def _waits(call: Syscall) -> bool:
     if call.name == "flock":
         return not call.arguments[1] & fcntl.LOCK_NB
     return _command(call) in _WAITING
-
-
-def _fire_due(worker: WorkerState, operation: Operation) -> FaultCounter[LockError] | None:
-    """Fire the first fault whose turn it is, and return its counter."""
-    worker.count(operation.path, "locks")
-    for counter in worker.counters_for_path(LockError, operation.path):
-        if _seconds_left(counter) and counter.reach():
-            worker.fire(counter, *operation)
-            return counter
-    return None
 
 
 def _seconds_left(counter: FaultCounter[LockError]) -> float:
@@ -213,11 +205,8 @@ def _refused_start(worker: WorkerState, call: Syscall) -> RefusedAllocation | No
         return None
     if earlier and earlier.size == size and earlier.starts < _MOST_STARTS:
         return RefusedAllocation(size, earlier.starts + 1, "mmap")
-    if call.pid != worker.memory_taker:
-        counter = _due_counter(worker, call, size)
-        if counter is None:
-            return None
-        worker.fire(counter, f"{call.name} of {format_size(size)}", pid=call.pid)
+    if call.pid != worker.memory_taker and not _fires_for(worker, call, size):
+        return None
     return RefusedAllocation(size, 1, "mmap")
 
 
@@ -249,18 +238,17 @@ def _size(call: Syscall) -> int:
     return size if is_start else 0
 
 
-def _due_counter(
-    worker: WorkerState, call: Syscall, size: int
-) -> FaultCounter[MemoryExhaustion] | None:
-    """The counter of the first fault whose turn it is."""
+def _fires_for(worker: WorkerState, call: Syscall, size: int) -> bool:
+    """Whether a fault is due for an allocation of *size* bytes; it fires by that."""
+
+    def concerns(counter: FaultCounter[MemoryExhaustion]) -> bool:
+        sample = counter.fault.sample
+        return (sample is None or sample in worker.samples) and size >= counter.fault.min_bytes
+
     if not worker.makes_batch or call.pid in worker.queue_threads:
-        return None
-    for counter in worker.counters_of_kind(MemoryExhaustion):
-        fault = counter.fault
-        is_meant = fault.sample is None or fault.sample in worker.samples
-        if is_meant and size >= fault.min_bytes and counter.reach():
-            return counter
-    return None
+        return False
+    operation = Operation(f"{call.name} of {format_size(size)}", "", call.pid)
+    return worker.fire_first_due(MemoryExhaustion, operation, concerns) is not None
 
 
 def end_of_heap(pid: int) -> int:
@@ -305,12 +293,10 @@ def on_start(worker: WorkerState, call: Syscall, _: SupervisorServices) -> bool:
         return False
     is_thread = bool(flags & linux.CLONE_THREAD)
     worker.tallies["starts"]["thread" if is_thread else "process"] += 1
-    for counter in worker.counters_of_kind(ThreadExhaustion):
-        if counter.reach():
-            worker.fire(counter, call.name, None, call.pid)
-            worker.listener.fail(call, counter.fault.errno)
-            return True
-    return False
+    due = worker.fire_first_due(ThreadExhaustion, Operation(call.name, "", call.pid))
+    if due:
+        worker.listener.fail(call, due.fault.errno)
+    return due is not None
 
 
 def _flags_of(call: Syscall) -> int:
