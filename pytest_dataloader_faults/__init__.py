@@ -39,28 +39,6 @@ if TYPE_CHECKING:
     from pytest_dataloader_faults.search import explore as explore
 
 
-__all__ = (
-    "CheckResult",
-    "Contract",
-    "DatasetFactory",
-    "Finding",
-    "NotApplicable",
-    "Outcome",
-    "Scenario",
-    "UnclearErrorWarning",
-    "Verdict",
-    "check",
-    "check_dataset",
-    "exceptions",
-    "explore",
-    "faults",
-    "inject",
-    "part_of",
-    "run_trial",
-    "strategies",
-    "sweep",
-)
-
 _HOMES = {
     "CheckResult": "outcomes",
     "Contract": "outcomes",
@@ -79,6 +57,8 @@ _HOMES = {
     "run_trial": "_trial",
     "sweep": "battery.sweeping",
 }
+_MODULES = ("exceptions", "faults", "strategies")
+__all__ = tuple(sorted([*_HOMES, *_MODULES]))
 
 
 def __getattr__(name: str) -> Any:
@@ -87,7 +67,7 @@ def __getattr__(name: str) -> Any:
         from importlib.metadata import version
 
         return version("pytest-dataloader-faults")
-    if name in ("exceptions", "faults", "strategies"):
+    if name in _MODULES:
         return import_module(f"{__name__}.{name}")
     if name in _HOMES:
         return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)

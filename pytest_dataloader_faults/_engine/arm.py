@@ -203,8 +203,8 @@ def arm_kernel_session(
         workers=config.workers,
         bystander=bystander,
     )
-    is_read = Place.READ in config.plan.needs.places
-    sent = [fd for fd, _path in inherited[:_MAX_SENT]] if is_read else []
+    needs = config.plan.needs
+    sent = [fd for fd, _path in inherited[:_MAX_SENT]] if Place.READ in needs.places else []
     config.door.require_open()
     channel, other_end = Channel.pair()
     attached = [other_end.fileno(), *sent]
@@ -220,11 +220,6 @@ def arm_kernel_session(
         apply_orders(orders, descriptors, mapped)
         has_more = orders.has_more
     use_sockets_unseen()
-    return _session(channel, config, worker)
-
-
-def _session(channel: Channel, config: WorkerConfig, worker: int | None) -> WorkerSession:
-    needs = config.plan.needs
     has_limits = needs.memory and worker is not None
     allocations = LargeAllocations(needs.memory) if has_limits else None
     return WorkerSession(channel, waits=needs.fetches, allocations=allocations)

@@ -74,7 +74,7 @@ class Listener:
         self._send(call, value)
 
     def return_fd(self, call: Syscall, source: int, flags: int) -> None:
-        """Put *source* at the lowest free descriptor of the caller, and answer with that.
+        """Move *source* to the lowest free descriptor of the caller, and answer with that.
 
         *flags*: those of an open(2). If no number is free, the answer is EMFILE.
         """
@@ -84,6 +84,8 @@ class Listener:
             if error.errno != errno.EMFILE:
                 raise
             self.fail(call, errno.EMFILE)
+        finally:
+            os.close(source)
 
     def replace_fd(self, call: Syscall, source: int, number: int) -> None:
         """Put *source* at descriptor *number* of the caller; the call still waits."""
@@ -386,11 +388,7 @@ class FakePathListener(Listener):
             raise OSError(errno.ENXIO, "this process would wait for the other end")
         if flags & os.O_PATH:  # Such a descriptor cannot be passed on.
             flags &= ~(os.O_PATH | os.O_ACCMODE)
-        file = os.open(path, flags | os.O_CLOEXEC, mode)
-        try:
-            self.return_fd(call, file, flags)
-        finally:
-            os.close(file)
+        self.return_fd(call, os.open(path, flags | os.O_CLOEXEC, mode), flags)
 
     def _make(self, call: Syscall, paths: Mapping[int, str]) -> int:
         """Make *call* with these *paths* in place of its own, and return its result."""

@@ -293,7 +293,11 @@ class Supervisor:
             if listener_fd is not None:
                 self._listeners.add(listener_fd)
                 self._events.watch_calls(listener_fd, lambda events: self._on_call(worker, events))
-            self._handle_inherited(worker, hello, descriptors)
+            try:
+                if worker.armed:
+                    give_orders(worker, hello, descriptors, self.services.copies)
+            except Exception as error:  # noqa: BLE001  # whatever it is, it must be reported
+                self._on_error(worker, None, error)
             channel.send(worker.proceed())
 
     def _make_worker(self, hello: Hello, listener_fd: int | None, channel: Channel) -> WorkerState:
@@ -314,14 +318,6 @@ class Supervisor:
             pid = nearest(call.pid, joined) if joined else None
             self._callers[call.pid] = owner if pid is None else joined[pid]
         return self._callers[call.pid]
-
-    def _handle_inherited(self, worker: WorkerState, hello: Hello, sources: list[int]) -> None:
-        if not worker.armed:
-            return
-        try:
-            give_orders(worker, hello, sources, self.services.copies)
-        except Exception as error:  # noqa: BLE001  # whatever it is, it must be reported
-            self._on_error(worker, None, error)
 
     def _on_messages(self, worker: WorkerState) -> None:
         try:

@@ -118,7 +118,7 @@ def _differs(
     edit = worker.edit_for(operation, size)
     if edit is not None:
         copy = reopen(copies.get_copy(request.path, edit, source), request.flags)
-        return_fd(worker, call, copy, request.flags)
+        worker.listener.return_fd(call, copy, request.flags)
     return edit is not None
 
 
@@ -132,14 +132,6 @@ def _look_at(path: str, flags: int) -> tuple[str, os.stat_result | None]:
         return proc.link_of("self", pin), os.fstat(pin)
     finally:
         os.close(pin)
-
-
-def return_fd(worker: WorkerState, call: Syscall, source: int, flags: int) -> None:
-    """Answer *call*, an open with *flags*, with a descriptor of *source*, and close that here."""
-    try:
-        worker.listener.return_fd(call, source, flags)
-    finally:
-        os.close(source)
 
 
 def _unused_number(pid: int) -> int:

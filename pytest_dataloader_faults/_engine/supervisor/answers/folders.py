@@ -16,7 +16,6 @@ from pytest_dataloader_faults._engine.kernel import caller, syscalls
 from pytest_dataloader_faults._engine.kernel.caller import PathRequest, Syscall
 from pytest_dataloader_faults._engine.kernel.calls import Role
 from pytest_dataloader_faults._engine.plan import FaultCounter, Operation
-from pytest_dataloader_faults._engine.supervisor.answers.files import return_fd
 from pytest_dataloader_faults._engine.supervisor.answers.workers import SupervisorServices
 from pytest_dataloader_faults._engine.supervisor.worker_state import WorkerState
 from pytest_dataloader_faults._engine.system import proc
@@ -309,7 +308,7 @@ def _open_stray(worker: WorkerState, call: Syscall, request: PathRequest, stray:
     worker.count(stray.path, "opens")
     flags = request.flags & (os.O_ACCMODE | os.O_APPEND | os.O_TRUNC)
     source = os.open(f"/proc/self/fd/{stray.copy}", flags | os.O_CLOEXEC)
-    return_fd(worker, call, source, request.flags)
+    worker.listener.return_fd(call, source, request.flags)
 
 
 def _answer_by_path(worker: WorkerState, call: Syscall, stray: _Stray) -> None:
