@@ -33,9 +33,6 @@ from pytest_dataloader_faults._engine.system.libc import libc
 _M_TRIM_THRESHOLD, _M_TOP_PAD, _M_MMAP_THRESHOLD, _M_ARENA_MAX = -1, -2, -3, -8
 _DEFAULT = 128 << 10
 """Bytes: the limits of a process that has freed no mapping."""
-_LARGEST_THRESHOLD = 32 << 20
-_PROBED = [(_LARGEST_THRESHOLD + 1) << doublings for doublings in range(6)]
-"""Bytes: the heap may have much free memory, and an allocation that fits into it has no mapping."""
 _IS_MAPPED = 2
 """A flag in the size of a chunk, which is the word before it."""
 _ARENA, _SMALL_OBJECT, _BUFFERS = 1 << 20, 400, 64 << 10
@@ -43,12 +40,6 @@ _ARENA, _SMALL_OBJECT, _BUFFERS = 1 << 20, 400, 64 << 10
 _SIZES = 512, 64, 8, 1, 1
 """What a thread keeps, relative to the least: that twice, since it may then have another arena."""
 _WORD = ctypes.sizeof(ctypes.c_size_t)
-
-
-class _Info(ctypes.Structure):
-    """struct mallinfo: *mapped* is the number of chunks that have a mapping."""
-
-    _fields_ = (("heap", ctypes.c_int * 3), ("mapped", ctypes.c_int), ("more", ctypes.c_int * 6))
 
 
 def reserve_memory() -> None:
@@ -131,21 +122,13 @@ def _is_mapped(address: int) -> bool:
 
 
 def _is_glibc() -> bool:
-    """Whether malloc(3) is glibc's: then it has a mapping for what is above any threshold."""
+    """Whether malloc(3) is glibc's own, and not that of a library that was loaded before."""
     try:
-        libc.mallinfo.restype = _Info
-        before = libc.mallinfo().mapped
-    except AttributeError:
+        glibc = ctypes.CDLL("libc.so.6")
+    except OSError:
         return False
-    return any(_maps(size, before) for size in _PROBED)
-
-
-def _maps(size: int, before: int) -> bool:
-    """Whether an allocation of *size* bytes has a mapping; *before*: how many there were."""
-    address = _malloc(size)
-    is_mapped = libc.mallinfo().mapped > before
-    _free(address)
-    return bool(is_mapped)
+    ours, theirs = (ctypes.cast(each.malloc, ctypes.c_void_p).value for each in (libc, glibc))
+    return ours == theirs and hasattr(glibc, "gnu_get_libc_version")
 
 
 def _count_arenas() -> int:

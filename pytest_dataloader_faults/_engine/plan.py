@@ -21,11 +21,7 @@ from pytest_dataloader_faults import faults as vocabulary
 from pytest_dataloader_faults._engine.file_copies import FileEdit
 from pytest_dataloader_faults._engine.kernel.calls import CALLS, FilterRequirements
 from pytest_dataloader_faults.faults import Fault
-from pytest_dataloader_faults.faults.base import (
-    FiringKind,
-    InWorkers,
-    Place,
-)
+from pytest_dataloader_faults.faults.base import FiringKind, InWorkers, Place
 from pytest_dataloader_faults.faults.globs import GlobMatcher, is_below, is_excluded, may_be_data
 from pytest_dataloader_faults.faults.workers import InOneWorker
 from pytest_dataloader_faults.wire import FaultFacts, FileCounts, Firing

@@ -11,9 +11,7 @@ from pytest_dataloader_faults import faults as vocabulary
 from pytest_dataloader_faults._engine import require_engine
 from pytest_dataloader_faults._engine.fake import fake_files
 from pytest_dataloader_faults.exceptions import HarnessError, InvalidArgumentError
-from pytest_dataloader_faults.faults.base import (
-    explain_invalid_fault,
-)
+from pytest_dataloader_faults.faults.base import explain_invalid_fault
 from pytest_dataloader_faults.outcomes import FaultFacts, WorkerFacts
 from pytest_dataloader_faults.outcomes.fault_facts import explain_unfired, note_mentions
 from pytest_dataloader_faults.outcomes.stages import Refusal

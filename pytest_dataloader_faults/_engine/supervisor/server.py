@@ -20,11 +20,7 @@ from pytest_dataloader_faults._engine.kernel.caller import BadSyscallError, Sysc
 from pytest_dataloader_faults._engine.kernel.linux import file_clock
 from pytest_dataloader_faults._engine.kernel.syscalls import FakePathListener, Listener
 from pytest_dataloader_faults._engine.plan import FaultPlan, sum_facts
-from pytest_dataloader_faults._engine.protocol import (
-    Channel,
-    Hello,
-    ToLoader,
-)
+from pytest_dataloader_faults._engine.protocol import Channel, Hello, ToLoader
 from pytest_dataloader_faults._engine.supervisor.answers import answer
 from pytest_dataloader_faults._engine.supervisor.answers.files import is_plain_read
 from pytest_dataloader_faults._engine.supervisor.answers.workers import (
@@ -37,9 +33,7 @@ from pytest_dataloader_faults._engine.supervisor.races import shared_files
 from pytest_dataloader_faults._engine.supervisor.refusals import Refusals, SharedFiles
 from pytest_dataloader_faults._engine.supervisor.worker_state import WorkerState
 from pytest_dataloader_faults._engine.system.proc import nearest
-from pytest_dataloader_faults._engine.system.processes import (
-    kill_with_children,
-)
+from pytest_dataloader_faults._engine.system.processes import kill_with_children
 from pytest_dataloader_faults._engine.system.temporary import SharedCount
 from pytest_dataloader_faults.outcomes.stages import FileHistory
 

@@ -15,10 +15,7 @@ from pytest_dataloader_faults._engine.kernel.calls import Role
 from pytest_dataloader_faults._engine.plan import FaultCounter, Operation
 from pytest_dataloader_faults._engine.supervisor.answers.workers import SupervisorServices
 from pytest_dataloader_faults._engine.supervisor.events import Action
-from pytest_dataloader_faults._engine.supervisor.worker_state import (
-    RefusedAllocation,
-    WorkerState,
-)
+from pytest_dataloader_faults._engine.supervisor.worker_state import RefusedAllocation, WorkerState
 from pytest_dataloader_faults._engine.system.proc import has_signal_to_handle, mappings
 from pytest_dataloader_faults.faults import LockError, MemoryExhaustion, ThreadExhaustion
 from pytest_dataloader_faults.faults.base import Place
