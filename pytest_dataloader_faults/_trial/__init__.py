@@ -29,6 +29,7 @@ from pytest_dataloader_faults._trial.journal import (
     JournalEvent,
     TrialEnded,
     add_to_history,
+    failed,
     outcome_from,
     reference_from,
 )
@@ -339,23 +340,17 @@ def _await_warden(started: _Started) -> int | None:
 
 def _collect_records(started: Sequence[_Started], ends: Sequence[int | None]) -> list[Record]:
     """The result of each job. Raises the error of a job that could not be done."""
-    journals, printed = [], []
-    for job, around, warden in started:
-        journals.append(around.facts.events())
-        if not any(isinstance(event, TrialEnded) for event in journals[-1]):
-            around.end_processes(warden.pid)
-        printed.append(_NOISE.sub("", around.printed.text(_STDERR_READ)))
-        surroundings.require_environment(job, journals[-1], printed[-1])
-    _raise_refusals([each.job for each in started], journals, printed)
     records = []
-    for (_, around, warden), code, events, text in zip(
-        started, ends, journals, printed, strict=True
-    ):
-        end = next((event.end for event in events if isinstance(event, TrialEnded)), None)
-        if end is None:
-            why = surroundings.lost_warden_message(warden.pid, code, _format_printed(text))
-            raise LostProcessError(why)
-        records.append(Record(events, replace(end, stacks=around.stacks.text()), text))
+    for (job, around, warden), code in zip(started, ends, strict=True):
+        if not any(around.facts.of(TrialEnded)):
+            if not any(around.facts.of(Failed)):
+                around.facts.write(failed(surroundings.lost_warden_error(warden.pid, code)))
+            around.end_processes(warden.pid)
+        events, printed = around.facts.events(), _NOISE.sub("", around.printed.text(_STDERR_READ))
+        surroundings.require_environment(job, events, printed)
+        end = next((event.end for event in events if isinstance(event, TrialEnded)), TrialEnd())
+        records.append(Record(events, replace(end, stacks=around.stacks.text()), printed))
+    _raise_refusals([each.job for each in started], records)
     return records
 
 
@@ -371,26 +366,19 @@ def _cut_printed(printed: str) -> str:
     return "\n".join([*cut[:crash][-_FRAMES_SHOWN:], *earlier[-_FRAMES_SHOWN:], end])
 
 
-def _format_printed(printed: str) -> str:
-    return printed[-_STDERR_SHOWN:].strip() or "nothing"
-
-
-def _raise_refusals(
-    requests: Sequence[Job],
-    journals: Sequence[Sequence[JournalEvent]],
-    printed: Sequence[str],
-) -> None:
+def _raise_refusals(jobs: Sequence[Job], records: Sequence[Record]) -> None:
     """Raise the error of the job that was refused first, if one was.
 
     Our own code may fail in a job because it waits for another one, which was killed.
     """
-    events = [(event, number) for number, journal in enumerate(journals) for event in journal]
-    ends = ((event, number) for event, number in events if isinstance(event, TrialEnded))
-    killed = {number for event, number in ends if event.end.exitcode < 0}
+    events = [(event, number) for number, each in enumerate(records) for event in each.events]
+    ended = {number for event, number in events if isinstance(event, TrialEnded)}
+    killed = {number for number in ended if records[number].end.exitcode < 0}
+    waiting = {number for number in ended if killed - {number}}
     failures = [
         (event, number)
         for event, number in events
-        if isinstance(event, Failed) and not (event.kind in _OF_WAITING and killed - {number})
+        if isinstance(event, Failed) and not (event.kind in _OF_WAITING and number in waiting)
     ]
     if not failures:
         return
@@ -399,9 +387,10 @@ def _raise_refusals(
     if kind is HarnessError:
         why = f"the trial's own code failed:\n{why}"
     elif kind is LostProcessError:
-        why = f"{why} The trial printed:\n{_format_printed(printed[number])}"
+        printed = records[number].all_printed[-_STDERR_SHOWN:].strip()
+        why = f"{why} The trial printed:\n{printed or 'nothing'}"
     elif kind is exceptions.UnusableDatasetError:
-        why = f"rank {number}: {why}" if requests[number].rank_of_several else why
+        why = f"rank {number}: {why}" if jobs[number].rank_of_several else why
     raise kind(why, *[failure.lacking] if failure.lacking is not None else [])
 
 

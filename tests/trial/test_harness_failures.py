@@ -215,8 +215,8 @@ def test_a_worker_that_still_starts_ends_with_a_killed_warden(
 
 def test_complete_texts(golden):
     texts = {
-        "a warden that was killed": surroundings.lost_warden_message(7, -signal.SIGKILL, "nothing"),
-        "a warden that exited": surroundings.lost_warden_message(7, None, "nothing"),
+        "a warden that was killed": str(surroundings.lost_warden_error(7, -signal.SIGKILL)),
+        "a warden that exited": str(surroundings.lost_warden_error(7, None)),
         "a stopped main process": warden.describe_stop(7),
         "its own work takes too long": OVERDUE,
     }

@@ -233,10 +233,10 @@ def describe_warden(warden: int) -> str:
     return f"the process that enforces the trial's deadline (pid {warden})"
 
 
-def lost_warden_message(warden: int, code: int | None, printed: str) -> str:
-    """The message for a trial that did not end itself; *code*: the warden's exit code, if known."""
+def lost_warden_error(warden: int, code: int | None) -> LostProcessError:
+    """The error of a trial that did not end itself; *code*: the warden's exit code, if known."""
     ending = "has exited" if code is None else describe_end(code)
-    return f"{describe_warden(warden)} {ending}{NOTHING_SHOWN}. The trial printed:\n{printed}"
+    return LostProcessError(f"{describe_warden(warden)} {ending}{NOTHING_SHOWN}.")
 
 
 # What a loader needs of this machine, and whether a trial failed because that was lacking.
