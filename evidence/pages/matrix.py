@@ -30,8 +30,8 @@ from pytest_dataloader_faults.faults import (
 )
 from pytest_dataloader_faults.outcomes import FaultFacts
 from pytest_dataloader_faults.outcomes.chains import related_lines
-from support.clarity import explains
 from support.epochs import Epoch, alone, epoch
+from support.judging import explains
 from support.readers import CONTENT, Reader, load, usable
 from support.tries import Reads
 from support.waiting import allowed

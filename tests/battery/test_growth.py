@@ -37,9 +37,9 @@ from pytest_dataloader_faults.outcomes.leaks import (
     steady_growth,
 )
 from pytest_dataloader_faults.outcomes.stages import DONE, Phase, Stage
-from support.applicability import refusal_of
 from support.datasets import Records, RecordStream
 from support.facts import EPOCH_1, ordinary, revised
+from support.judging import refusal_of
 from support.refusals import missing_parts
 from support.results import failure_of, result_of
 from support.rows import rows, slow

@@ -11,9 +11,9 @@ from pytest_dataloader_faults.battery.targets import OwnFolders
 from pytest_dataloader_faults.outcomes import FaultFacts, FileCounts, Reference, WorkerFacts
 from pytest_dataloader_faults.outcomes.stages import RECOVERY
 from pytest_dataloader_faults.steps import run_epochs
-from support.applicability import refusal_of
 from support.datasets import Records, write_records
 from support.facts import EIO, EPOCH_1, fired, revised, stream_reference, unfired
+from support.judging import refusal_of
 from support.rows import rows
 
 A, B, C = "/data/a.bin", "/data/b.bin", "/data/c.bin"

@@ -18,11 +18,11 @@ from pytest_dataloader_faults.battery.checks.resume import FROM_LAST_STATE, Save
 from pytest_dataloader_faults.outcomes import LoadedState, Pass
 from pytest_dataloader_faults.outcomes.stages import Stage
 from pytest_dataloader_faults.steps import TrialOptions
-from support.applicability import refusal_of
 from support.corpus.resume import ResumableStream, counting
 from support.corpus.streams import Shards
 from support.datasets import COUNT, Records, write_records
 from support.facts import EIO, EPOCH_1, fired, ordinary, revised
+from support.judging import refusal_of
 from support.results import failures_of, result_of
 
 pytestmark = pytest.mark.usefixtures("engine")

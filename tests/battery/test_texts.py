@@ -35,8 +35,8 @@ from pytest_dataloader_faults.outcomes.contract import Cause
 from pytest_dataloader_faults.outcomes.repeats import JudgedTrial
 from pytest_dataloader_faults.outcomes.stages import DONE, StateOf
 from pytest_dataloader_faults.search import replay
-from support.applicability import refusal_of
 from support.facts import EIO, EPOCH_1, fired, ordinary, raised, revised, unfired
+from support.judging import refusal_of
 
 DATA, TEXT = "/data/a.bin", "/data/index.json"
 READ, OPENED, MAPPED = FileCounts(1, 2, 64), FileCounts(1, 0, 0), FileCounts(0, 1, 0)

@@ -21,9 +21,9 @@ from support.fake_datasets import (
     write_fake_records,
     write_modules,
 )
+from support.judging import survey
 from support.readers.libraries import builtin_open, numpy_load
 from support.rows import slow
-from support.surveys import survey
 
 
 @pytest.fixture(name="modules")

@@ -24,7 +24,7 @@ from pytest_dataloader_faults.faults import (
 from pytest_dataloader_faults.outcomes.chains import exception_lines
 from pytest_dataloader_faults.outcomes.error_text import Occurrence, find_other_cause, mentions_path
 from pytest_dataloader_faults.outcomes.text import without_binary
-from support.clarity import explains
+from support.judging import explains
 from support.readers import DECODING
 from support.rows import rows
 

@@ -44,8 +44,8 @@ from pytest_dataloader_faults.outcomes.repeats import (
     needs_another_trial,
 )
 from pytest_dataloader_faults.outcomes.stages import RECOVERY
-from support.clarity import explains
 from support.facts import EPOCH_1, ordinary, raised, revised
+from support.judging import explains
 from support.rows import rows
 
 FAULT_FREE = ordinary(Pass(EPOCH_1))

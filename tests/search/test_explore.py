@@ -24,10 +24,10 @@ from pytest_dataloader_faults.search._search import (
 from pytest_dataloader_faults.strategies import DEFAULT_KINDS
 from support.corpus.state import Noisy
 from support.datasets import Records
+from support.judging import survey
 from support.planted import ALONE, StaleThenFailing, Zeros
 from support.random_samples import Jittered, JitteredZeros, OwnNoise, rounded
 from support.specimens import Unsharded
-from support.surveys import survey
 
 pytestmark = [pytest.mark.usefixtures("engine"), pytest.mark.timeout(600)]
 

@@ -10,7 +10,7 @@ from pytest_dataloader_faults._engine import explain_missing_engine
 from pytest_dataloader_faults.exceptions import CheckFailedError, UnusableDatasetError
 from pytest_dataloader_faults.faults import ShortWrite, WriteError
 from support.datasets import CopiedRecords, Records
-from support.surveys import survey
+from support.judging import survey
 
 pytestmark = pytest.mark.skipif(
     bool(explain_missing_engine()), reason=str(explain_missing_engine())

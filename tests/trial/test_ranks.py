@@ -16,9 +16,8 @@ from pytest_dataloader_faults.outcomes.stages import DONE
 from support import ranked
 from support.datasets import Records
 from support.inner import start_forked
-from support.judging import judge_trial
+from support.judging import judge_trial, survey
 from support.rows import rows
-from support.surveys import survey
 from support.waiting import output_of, until
 
 ANY = ReadError("*.rec")
