@@ -18,7 +18,7 @@ from support.plugin_datasets import Numbers
 class Slow(Numbers):
     def __getitem__(self, index):
         import slow_library
-        time.sleep(0.5)
+        time.sleep(0.1)
         return super().__getitem__(index)
 
 def test_slow(fault_check):
@@ -30,7 +30,7 @@ def test_slow(fault_check):
 
 
 def test_the_first_check_says_how_long_all_will_take(suite):
-    suite.pytester.makepyfile(slow_library="import time; time.sleep(2)")
+    suite.pytester.makepyfile(slow_library="import time; time.sleep(1)")
     result = suite.run(SLOW)
     assert result.ret == pytest.ExitCode.INTERRUPTED
     line = "dataloader-faults: test_inner.py::test_slow: 2? checks will take about * s, * s of it"
