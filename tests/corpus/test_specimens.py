@@ -140,8 +140,7 @@ _WITHOUT_FAULTS = (
 """Their deaths and holds are no faults of files: see the modules that test them."""
 _OF_OTHER_OPERATIONS = (*_OF_CONNECTIONS, *LISTINGS, *_LOCKS_AND_THREADS, *_OF_MEMORY)
 OF_SPECIMENS = [each for each in _OF_OTHER_OPERATIONS if each.name != "copy-on-write"]
-"""The healthy stream shows nothing of their faults. For copy-on-write, see test_growth.py.
-"""
+"""The healthy stream shows nothing of their faults. For copy-on-write, see test_growth.py."""
 FIRST_OF_EACH = [_OF_CONNECTIONS[0], LISTINGS[0], *_LOCKS_AND_THREADS, _OF_MEMORY[-1]]
 FAULTY = [
     name

@@ -80,7 +80,7 @@ def _ran(run_suite):
     returned = ", ".join(_check(name, *arguments) for name, arguments in checks.items())
     only = f"--dataloader-faults-only={','.join(checks)}"
     return run_suite(
-        TEST, *("-v", "-rs", only, REPORT), conftest=f"{IMPORTS}{RULES}{HOOK}[{returned}]\n"
+        TEST, "-v", "-rs", only, REPORT, conftest=f"{IMPORTS}{RULES}{HOOK}[{returned}]\n"
     )
 
 

@@ -28,6 +28,8 @@ from support.datasets import Records
 from support.troublemakers import Trouble
 from support.waiting import allowed, until
 
+pytestmark = pytest.mark.usefixtures("engine")
+
 LONG = 60.0
 """A deadline that is not meant to be waited for."""
 SHORT = 2.0
@@ -41,12 +43,10 @@ SUPERVISOR = r"supervisor \(pid \d+\).*"
 WARDEN = r"enforces the trial's deadline \(pid \d+\)"
 HARM = {
     "killed supervisor": (
-        *(
-            "worker",
-            signal.SIGKILL,
-            troublemakers.supervisor,
-            f"{SUPERVISOR} was killed by SIGKILL",
-        ),
+        "worker",
+        signal.SIGKILL,
+        troublemakers.supervisor,
+        f"{SUPERVISOR} was killed by SIGKILL",
     ),
     "ended supervisor": (
         *("loader", signal.SIGTERM, troublemakers.supervisor),
@@ -221,9 +221,6 @@ def test_complete_texts(golden):
         "its own work takes too long": OVERDUE,
     }
     golden("harness", texts)
-
-
-pytestmark = pytest.mark.usefixtures("engine")
 
 
 def _broken() -> Any:
