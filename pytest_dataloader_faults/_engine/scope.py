@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from pytest_dataloader_faults._engine.client import SupervisorClient
     from pytest_dataloader_faults._engine.iterator import LoaderMonitor
     from pytest_dataloader_faults._engine.plan import FaultPlan
-    from pytest_dataloader_faults._engine.protocol import SupervisorHandle, WorkerReports
+    from pytest_dataloader_faults._engine.protocol import SupervisorHandle
 
 
 class FaultTotals:
@@ -55,9 +55,9 @@ class Injection(FaultTotals):
     """
 
     def __init__(self, plan: FaultPlan, client: SupervisorClient, monitor: LoaderMonitor) -> None:
-        self._faults = tuple(map(FaultFacts, plan.faults))
-        self._processes: tuple[WorkerFacts, ...] = ()
-        self._refusals: tuple[Refusal, ...] = ()
+        from pytest_dataloader_faults._engine.protocol import WorkerReports
+
+        self._report = WorkerReports((*map(FaultFacts, plan.faults),), (), (), ())
         self._client: SupervisorClient | None = client
         self._monitor = monitor
 
@@ -65,7 +65,7 @@ class Injection(FaultTotals):
     def faults(self) -> tuple[FaultFacts, ...]:
         """Each fault with its counters and firings."""
         self.refresh()
-        return self._faults
+        return note_mentions(self._report.faults, self.errors)
 
     @property
     def workers(self) -> tuple[WorkerFacts, ...]:
@@ -76,13 +76,13 @@ class Injection(FaultTotals):
     def processes(self) -> tuple[WorkerFacts, ...]:
         """The main process, if it was armed as well, and the workers."""
         self.refresh()
-        return self._processes
+        return tuple(self._report.processes)
 
     @property
     def refusals(self) -> tuple[Refusal, ...]:
         """The changes of files that were refused because a fault had fired."""
         self.refresh()
-        return self._refusals
+        return tuple(self._report.kept)
 
     @property
     def errors(self) -> list[str]:
@@ -92,12 +92,7 @@ class Injection(FaultTotals):
     def refresh(self) -> None:
         """Ask for the counters, while the scope is open."""
         if self._client is not None:
-            self._apply_report(self._client.report())
-
-    def _apply_report(self, report: WorkerReports) -> None:
-        self._faults = note_mentions(report.faults, self.errors)
-        self._processes = tuple(report.processes)
-        self._refusals = tuple(report.kept)
+            self._report = self._client.report()
 
     def explain_unfired(self) -> str | None:
         """Why the first fault that did not fire matched nothing, if there is one."""
@@ -108,14 +103,13 @@ class Injection(FaultTotals):
         client, self._client = self._client, None
         assert client is not None
         try:
-            report = client.report(finish=True)
+            self._report = client.report(finish=True)
         finally:
             client.close()
-        self._apply_report(report)
-        if report.refused:
-            raise InvalidArgumentError(report.refused[0])
-        if report.errors:
-            raise HarnessError("an injection failed:\n" + "\n".join(report.errors))
+        if self._report.refused:
+            raise InvalidArgumentError(self._report.refused[0])
+        if self._report.errors:
+            raise HarnessError("an injection failed:\n" + "\n".join(self._report.errors))
 
 
 @contextlib.contextmanager

@@ -87,7 +87,7 @@ class Protection:
 
     *fired*: how many faults have fired in this trial, or in its whole group. *history*: what
     was known of files before. *spared*: folders in which files may be changed. *is_read*: whether
-    the dataset reads a path. *on_created* gets each new file, and *on_changed* what happens to
+    the dataset reads a path. *write* gets each new file and, with *notes_changes*, what happens to
     older ones without a fault.
     """
 
@@ -97,6 +97,9 @@ class Protection:
         history: FileHistory,
         spared: tuple[str, ...],
         is_read: Callable[[str], bool],
+        write: Callable[[FileCreated | FileChanged], None],
+        *,
+        notes_changes: bool,
     ) -> None:
         self._fired = fired
         self._created: set[Inode] = set()
@@ -121,8 +124,7 @@ class Protection:
         """Older files whose content is the trial's own, since they have been empty."""
         self._made: dict[str, Inode] = {}
         """What was created here, by path."""
-        self.on_created: Callable[[FileCreated], None] = lambda _file: None
-        self.on_changed: Callable[[FileChanged], None] = lambda _change: None
+        self._write, self._notes_changes = write, notes_changes
 
     def spare(self, inode: Inode) -> None:
         """Let the content of the file *inode* be changed."""
@@ -150,7 +152,8 @@ class Protection:
         """Note what happens to an older file without a fault, or as it does without one."""
         if loss.as_usual not in self._changed:
             self._changed.add(loss.as_usual)
-            self.on_changed(loss.as_usual)
+            if self._notes_changes:
+                self._write(loss.as_usual)
         if loss.change in _OF_NAMES:
             self._lost.add(loss.file.path)
             return
@@ -212,7 +215,7 @@ class Protection:
             self._created.add(inode)
             if path not in self._lost:
                 self._made[path] = inode
-            self.on_created(FileCreated(*inode, linux.birth_time(path)))
+            self._write(FileCreated(*inode, linux.birth_time(path)))
 
     def _is_kept(self, loss: Loss) -> bool:
         """Whether the file of *loss* was there before, and is protected."""

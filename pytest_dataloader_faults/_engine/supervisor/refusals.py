@@ -59,13 +59,12 @@ class Refusals:
         self._has_faults = bool(plan.faults)
         self._means = GlobMatcher(plan.globs if plan.faults else ())
         self._refusals: dict[object, Refusal] = {}
-        self._protection = Protection(*files, tuple(plan.spared), self._is_read)
+        self._protection = Protection(
+            *files, tuple(plan.spared), self._is_read, write, notes_changes=not plan.faults
+        )
         for link in (f"/proc/{driver}/fd/{number}" for number in (1, 2)):
             with contextlib.suppress(OSError):
                 self._protection.spare(proc.file_of(link))
-        self._protection.on_created = write
-        if not plan.faults:
-            self._protection.on_changed = write
         if any(Place.ALLOCATION in each.places for each in plan.faults):
             self.start()
 

@@ -424,10 +424,16 @@ def _mapped_path(name: bytes) -> str:
     return path
 
 
-def mappings(pid: Pid) -> Iterator[str]:
-    """The lines of /proc/PID/maps: those that are not wanted are not read."""
-    with open(f"/proc/{pid}/maps", "rb", buffering=1024) as lines:
-        yield from map(os.fsdecode, lines)
+def end_of_heap(pid: Pid) -> int:
+    """The address up to which brk(2) has extended the memory of *pid*; 0 if it has no heap."""
+    end = 0
+    with open(f"/proc/{pid}/maps", "rb", buffering=1024) as lines:  # What follows is not read.
+        for line in lines:
+            if line.endswith(b" [heap]\n"):
+                end = int(line.split(b" ")[0].partition(b"-")[2], 16)
+            elif end:  # The kernel may list it in several parts.
+                break
+    return end
 
 
 class PrivateMemory(NamedTuple):

@@ -16,7 +16,7 @@ from pytest_dataloader_faults._engine.plan import FaultCounter, Operation
 from pytest_dataloader_faults._engine.supervisor.answers.workers import SupervisorServices
 from pytest_dataloader_faults._engine.supervisor.events import Action
 from pytest_dataloader_faults._engine.supervisor.worker_state import RefusedAllocation, WorkerState
-from pytest_dataloader_faults._engine.system.proc import has_signal_to_handle, mappings
+from pytest_dataloader_faults._engine.system.proc import end_of_heap, has_signal_to_handle
 from pytest_dataloader_faults.faults import LockError, MemoryExhaustion, ThreadExhaustion
 from pytest_dataloader_faults.faults.base import Place
 from pytest_dataloader_faults.outcomes.text import format_size
@@ -246,17 +246,6 @@ def _fires_for(worker: WorkerState, call: Syscall, size: int) -> bool:
         return False
     operation = Operation(f"{call.name} of {format_size(size)}", "", call.pid)
     return worker.fire_first_due(MemoryExhaustion, operation, concerns) is not None
-
-
-def end_of_heap(pid: int) -> int:
-    """The address up to which brk(2) has extended the memory of *pid*; 0 if it has no heap."""
-    end = 0
-    for mapping in mappings(pid):
-        if mapping.endswith(" [heap]\n"):
-            end = int(mapping.split(" ")[0].partition("-")[2], 16)
-        elif end:  # The kernel may list it in several parts.
-            break
-    return end
 
 
 # Some facts about these calls. glibc starts a thread, and a process of posix_spawn(3), by
