@@ -74,18 +74,25 @@ class PathRequest(NamedTuple):
         return not self.flags & without and self.flags & os.O_ACCMODE != os.O_WRONLY
 
 
-FLAGS_OF_CREAT = os.O_CREAT | os.O_WRONLY | os.O_TRUNC
 CHANGING_FLAGS = os.O_CREAT | os.O_WRONLY | os.O_RDWR | os.O_TRUNC
 """Flags of an open(2) that may create the file or change what is in it."""
 
 
+def open_how(call: Syscall) -> tuple[int, int, int]:
+    """The O_* flags of *call*, an open(2) or a variant, the mode of a new file, RESOLVE_* flags."""
+    if call.name == "creat":
+        return os.O_CREAT | os.O_WRONLY | os.O_TRUNC, call.arguments[1], 0
+    place = call.facts.flags_at or 0
+    if call.name == "openat2":
+        data = read_argument(call, call.arguments[place], linux.OPEN_HOW.size)
+        flags, mode, resolve = linux.OPEN_HOW.unpack(data)
+        return flags, mode, resolve
+    return call.arguments[place] & 0xFFFFFFFF, call.arguments[place + 1] & 0o7777, 0
+
+
 def open_request(call: Syscall) -> PathRequest:
     """What *call* requests, an open(2) or one of its variants."""
-    name, flags, resolve = read_path(call), FLAGS_OF_CREAT, 0
-    if call.facts.flags_at is not None:
-        flags = call.argument(call.facts.flags_at)
-    if call.name == "openat2":
-        flags, _, resolve = linux.OPEN_HOW.unpack(read_argument(call, flags, linux.OPEN_HOW.size))
+    name, (flags, _, resolve) = read_path(call), open_how(call)
     if resolve & linux.RESOLVE_IN_ROOT:
         name = name.lstrip(b"/")
     request = resolve_path(call, name, flags, changes=bool(flags & CHANGING_FLAGS))

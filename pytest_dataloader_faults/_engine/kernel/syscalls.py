@@ -383,7 +383,7 @@ class FakePathListener(Listener):
         return located if target == located else self._locate(pid, target, **options)
 
     def _open(self, call: Syscall, path: str) -> None:
-        flags, mode = _flags_and_mode(call)
+        flags, mode, _ = caller.open_how(call)
         if caller.kind_of(path) == stat.S_IFIFO:
             raise OSError(errno.ENXIO, "this process would wait for the other end")
         if flags & os.O_PATH:  # Such a descriptor cannot be passed on.
@@ -426,14 +426,14 @@ class FakePathListener(Listener):
 def _changes(call: Syscall) -> bool:
     """Whether *call* may create, change or remove what it names."""
     if call.facts.role is Role.OPENS:
-        return bool(_flags_and_mode(call)[0] & caller.CHANGING_FLAGS)
+        return bool(caller.open_how(call)[0] & caller.CHANGING_FLAGS)
     return call.facts.role is Role.CHANGES or call.name in CHANGING_ATTRIBUTES
 
 
 def _follows(call: Syscall, place: int) -> bool:
     """Whether *call* is about the target of a link at the end of the path at *place*."""
     if call.facts.role is Role.OPENS:
-        flags = _flags_and_mode(call)[0]
+        flags = caller.open_how(call)[0]
         is_exclusive = flags & os.O_CREAT and flags & os.O_EXCL
         return not (flags & os.O_NOFOLLOW or is_exclusive)
     if call.facts.role is Role.CHANGES:
@@ -441,15 +441,3 @@ def _follows(call: Syscall, place: int) -> bool:
         is_linked = call.name == "linkat" and call.arguments[4] & linux.AT_SYMLINK_FOLLOW
         return call.name == "truncate" or bool(is_old and is_linked)
     return not caller.stat_flags(call)
-
-
-def _flags_and_mode(call: Syscall) -> tuple[int, int]:
-    """The O_* flags of *call*, an open(2) or one of its variants, and the mode of a new file."""
-    if call.name == "creat":
-        return caller.FLAGS_OF_CREAT, call.arguments[1]
-    place = call.argument(call.facts.flags_at)
-    if call.name == "openat2":
-        data = caller.read_argument(call, place, linux.OPEN_HOW.size)
-        flags, mode, _ = linux.OPEN_HOW.unpack(data)
-        return flags, mode
-    return place & 0xFFFFFFFF, call.arguments[(call.facts.flags_at or 0) + 1] & 0o7777
