@@ -39,11 +39,6 @@ from pytest_dataloader_faults._trial.process.clock import (
     HARNESS_SECONDS,
     MORE_SECONDS,
 )
-from pytest_dataloader_faults._trial.process.surroundings import (
-    Surroundings,
-    shared_folders,
-    surroundings_for,
-)
 from pytest_dataloader_faults.exceptions import HarnessError, LostProcessError
 from pytest_dataloader_faults.faults import Fault
 from pytest_dataloader_faults.outcomes import Outcome, Reference, TrialEnd, TrialRequest
@@ -272,7 +267,7 @@ class _Started(NamedTuple):
     """A job that runs below its warden."""
 
     job: Job
-    around: Surroundings
+    around: surroundings.Surroundings
     warden: ChildProcess
 
 
@@ -297,7 +292,7 @@ def run_together(*requests: Job) -> list[Record]:
     with contextlib.ExitStack() as scope:
         if (rank := requests[0].rank) and rank.shares_folder:
             _, folders = bind_factory(requests[0].make_dataset, None, requests[0].settings.copy)
-            scope.enter_context(shared_folders(folders, requests[0].settings.copy))
+            scope.enter_context(surroundings.shared_folders(folders, requests[0].settings.copy))
         running: list[_Started] = []
         fired = SharedCount()
         try:
@@ -320,7 +315,7 @@ def _start(request: Job, fired: SharedCount, scope: contextlib.ExitStack) -> _St
     number = rank.number if rank and not rank.shares_folder else None
     make_dataset, private = bind_factory(request.make_dataset, number, request.settings.copy)
     job = replace(request, make_dataset=make_dataset)
-    around = scope.enter_context(surroundings_for(job, private, fired))
+    around = scope.enter_context(surroundings.surroundings_for(job, private, fired))
     sys.stdout.flush()
     sys.stderr.flush()
     warden = fork()

@@ -16,7 +16,7 @@ Event                  When                                           Who reads 
 ``Kept``               a step has something for a later process       that process
 ``BatchReceived``      the loop has got a batch                       outcome
 ``PassEnded``          a pass came to its end, was left, or failed    outcome, timeline
-``ReferenceTaken``     the job was a reference                        reference
+``Reference``          the job was a reference                        reference
 ``Failed``             the job cannot be done, or a process of ours   pytest, which raises it
                        failed, or was ended or stopped
 ``TrialEnded``         last of all; written by the warden             outcome, timeline
@@ -148,12 +148,6 @@ class PassEnded(NamedTuple):
     result: Pass
 
 
-class ReferenceTaken(NamedTuple):
-    """The samples of the dataset."""
-
-    reference: Reference
-
-
 class Failed(NamedTuple):
     """An error of this *kind*, its message, and what it says is lacking."""
 
@@ -189,7 +183,7 @@ def failed(error: DataLoaderFaultsError) -> Failed:
 
 TrialEvent: TypeAlias = (
     ProcessesStarted | Turn | FaultsArmed | PhaseStarted | FactsFound | Note | Kept
-    | BatchReceived | PassEnded | ReferenceTaken | Failed | TrialEnded
+    | BatchReceived | PassEnded | Reference | Failed | TrialEnded
 )  # fmt: skip
 JournalEvent: TypeAlias = TrialEvent | ToJournal
 EventT = TypeVar("EventT")
@@ -318,8 +312,8 @@ def add_to_history(history: FileHistory, outcome: Outcome, events: Iterable[Jour
 def reference_from(events: Iterable[JournalEvent], end: TrialEnd, printed: str = "") -> Reference:
     """The reference that a reference job wrote, unless the dataset ended its process before."""
     for event in events:
-        if isinstance(event, ReferenceTaken):
-            return event.reference
+        if isinstance(event, Reference):
+            return event
     ending = describe_exit(end.exitcode) + likely_sender(end.exitcode)
     advice = _AFTER_A_FORK if end.exitcode else _WITHOUT_A_WORD
     if end.exitcode in FROM_OUTSIDE:

@@ -36,7 +36,6 @@ from pytest_dataloader_faults._trial.factory import (
 )
 from pytest_dataloader_faults._trial.job import Job
 from pytest_dataloader_faults._trial.process.fork_server import method_of
-from pytest_dataloader_faults._trial.samplers import outer_loader
 from pytest_dataloader_faults.exceptions import (
     DataLoaderFaultsError,
     HarnessError,
@@ -150,7 +149,7 @@ def make_loader(job: Job) -> DataLoader[Any]:
         for name, value in {**(workers if lacks_workers else {}), **job.changes}.items():
             object.__setattr__(loader, name, value)  # torch forbids it, since workers may run.
         _detach_parent_workers(loader)
-        is_dispatcher = type(outer_loader(loader)).__name__ == "DataLoaderDispatcher"
+        is_dispatcher = type(samplers.outer_loader(loader)).__name__ == "DataLoaderDispatcher"
         if rank is not None and is_dispatcher and kind_of(dataset_of(loader)) == "map":
             raise UnusableDatasetError(ranks.DISPATCHED)
     else:
@@ -196,7 +195,7 @@ def dataset_of(loader: DataLoader[Any]) -> Any:
 
 def is_plain(loader: DataLoader[Any]) -> bool:
     """Whether a training loop iterates *loader* itself, by the ``__iter__`` of torch."""
-    return outer_loader(loader) is loader and type(loader).__iter__ is DataLoader.__iter__
+    return samplers.outer_loader(loader) is loader and type(loader).__iter__ is DataLoader.__iter__
 
 
 def _unwrap(loader: Any) -> Any:
@@ -448,7 +447,7 @@ def kept_iterators(loader: DataLoader[Any]) -> list[tuple[Any, str, Any]]:
 
     Without the one that torch itself keeps.
     """
-    outer, kept = outer_loader(loader), []
+    outer, kept = samplers.outer_loader(loader), []
     for owner in [loader] if outer is loader else [loader, outer]:
         for name, value in getattr(owner, "__dict__", {}).items():
             iterator = value.made if isinstance(value, LateIterator) else value

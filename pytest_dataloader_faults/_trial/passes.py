@@ -7,11 +7,10 @@ from __future__ import annotations
 
 import contextlib
 import copy
-import itertools
 import pickle
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
-from typing import Any, NamedTuple, NoReturn, TypeAlias, TypeVar
+from dataclasses import dataclass, field, replace
+from typing import Any, NoReturn, TypeVar
 
 from torch.utils.data.dataloader import _DatasetKind
 
@@ -25,7 +24,6 @@ from pytest_dataloader_faults._trial import loaders
 from pytest_dataloader_faults._trial.samplers import try_user_code
 from pytest_dataloader_faults._trial.samples import (
     Draw,
-    Name,
     digest_of,
     digest_of_rows,
     name_of,
@@ -56,10 +54,6 @@ _MOST_SAMPLES, _MOST_PARTS = 256, 16
 """How many parts of samples are reported. People read them, and an outcome must stay small."""
 
 
-_Parts: TypeAlias = tuple[Part, ...]
-"""All parts of a sample, which are its fingerprint."""
-
-
 @dataclass
 class SampleComparer:
     """Makes the records of all samples of one trial or reference."""
@@ -73,9 +67,9 @@ class SampleComparer:
         """Begin a pass: the parts of its first samples are reported."""
         self._reported = 0
 
-    def take_apart(self, value: Any) -> _Parts:
-        """The parts of *value*, or of its key."""
-        return tuple(take_apart(self._key_of(value)))
+    def take_apart(self, value: Any) -> Sample:
+        """*value*, or its key, as a sample with all parts, which has no digest yet."""
+        return Sample("", parts=tuple(take_apart(self._key_of(value))))
 
     def split(self, batch: Any, count: int) -> list[Any] | None:
         """The samples of *batch*; None if it is not of *count* samples."""
@@ -102,15 +96,15 @@ class SampleComparer:
         """The digest of what is compared of the *parts* of a sample."""
         return digest_of(self.comparison.reduce(parts))
 
-    def record(self, parts: _Parts) -> Sample:
-        """The record of a sample, with its *parts* unless many have been reported already."""
+    def record(self, sample: Sample) -> Sample:
+        """The record of *sample*, with its first parts unless many have been reported already."""
         self._reported += 1
-        compared = self.comparison.reduce(parts)
+        compared = self.comparison.reduce(sample.parts)
         # A batch cannot have the content of another sample.
         large = [each for each in compared if each.is_large and not self.comparison.in_batches]
         zeros = f"{ZEROS} " if all(each.digest == ZEROS for each in large) else ""
         content = zeros + digest_of(large) if large else ""
-        reported = parts[:_MOST_PARTS] if self._reported <= _MOST_SAMPLES else ()
+        reported = sample.parts[:_MOST_PARTS] if self._reported <= _MOST_SAMPLES else ()
         return Sample(digest_of(compared), content, reported)
 
     def record_batch(self, batch: Any, draw: Draw | None, max_samples: int | None = None) -> Batch:
@@ -118,12 +112,13 @@ class SampleComparer:
 
         Its digest is that of all parts, whatever is compared of them.
         """
-        names, samples, is_whole, rows = self.split_batch(batch, draw, max_samples)
-        digests = map(digest_of, samples)
-        digest = next(digests) if is_whole else digest_of_rows(digests)
-        return Batch(names, tuple(map(self.record, samples)), digest, is_whole=is_whole, rows=rows)
+        undigested = self.split_batch(batch, draw, max_samples)
+        digests = (digest_of(sample.parts) for sample in undigested.samples)
+        digest = next(digests) if undigested.is_whole else digest_of_rows(digests)
+        samples = tuple(map(self.record, undigested.samples))
+        return replace(undigested, samples=samples, digest=digest)
 
-    def split_batch(self, batch: Any, draw: Draw | None, max_samples: int | None = None) -> Reading:
+    def split_batch(self, batch: Any, draw: Draw | None, max_samples: int | None = None) -> Batch:
         """The samples of *batch*, or the whole if it is compared so, or cannot be split.
 
         *draw* is what the sampler requested; None for a stream. *max_samples*: how many samples it
@@ -133,11 +128,11 @@ class SampleComparer:
         size = max_samples or self.loader.batch_size or 1
         rows = None if self.comparison.in_batches else self._rows(batch, draw, size)
         if rows is None:
-            return Reading(names, (self.take_apart(batch),), is_whole=True)
+            return Batch(names, (self.take_apart(batch),), is_whole=True)
         is_own = draw is None and not self.loader._auto_collation
-        return Reading(names, rows, rows=self._digests_of_rows(batch) if is_own else ())
+        return Batch(names, rows, rows=self._digests_of_rows(batch) if is_own else ())
 
-    def _rows(self, batch: Any, draw: Draw | None, size: int) -> tuple[_Parts, ...] | None:
+    def _rows(self, batch: Any, draw: Draw | None, size: int) -> tuple[Sample, ...] | None:
         """The samples in *batch*, which may be fewer than were requested, or than its *size*."""
         indices = None if draw is None else draw.names
         if not self.loader._auto_collation or (draw and draw.is_whole):
@@ -148,34 +143,12 @@ class SampleComparer:
         counts = range(largest, 0, -1)
         return next((rows for count in counts if (rows := self._split_rows(batch, count))), None)
 
-    def _split_rows(self, batch: Any, count: int) -> tuple[_Parts, ...]:
-        """The parts of each sample of *batch*; none if it is not of *count* samples."""
+    def _split_rows(self, batch: Any, count: int) -> tuple[Sample, ...]:
+        """The samples of *batch*; none if it is not of *count* samples."""
         rows = tuple(map(self.take_apart, self.split(batch, count) or ()))
         if self.contract.split is None and self.contract.key is None:
-            return tuple(tuple(map(without_batch, each)) for each in rows)
+            return tuple(Sample("", parts=tuple(map(without_batch, row.parts))) for row in rows)
         return rows
-
-
-class Reading(NamedTuple):
-    """A batch as it was read once.
-
-    Attributes:
-        names: The names of its samples; None for a stream, whose samples have none.
-        samples: The parts of each sample. They are fewer than *names* if samples are missing.
-        is_whole: Whether it is compared as one sample, or cannot be split.
-        rows: The digests of its rows, if a stream makes its own batches.
-    """
-
-    names: tuple[Name, ...] | None
-    samples: tuple[_Parts, ...]
-    is_whole: bool = False
-    rows: tuple[str, ...] = ()
-
-    @property
-    def pairs(self) -> list[tuple[Name | tuple[Name, ...] | None, _Parts]]:
-        """The parts of each sample, by its name; the name of a whole batch is all of its names."""
-        keys = (self.names,) if self.is_whole else self.names
-        return list(zip(keys or itertools.repeat(None), self.samples, strict=False))
 
 
 def _is_empty(batch: Any) -> bool:
@@ -253,7 +226,7 @@ class Reader(SampleComparer):
         self._look_at_generators()
         return batch
 
-    def read_alone(self, draw: Draw) -> Reading:
+    def read_alone(self, draw: Draw) -> Batch:
         """The one sample of *draw*."""
         try:
             batch = self.fetch(draw)
@@ -262,9 +235,9 @@ class Reader(SampleComparer):
                 raise
             batch = self.fetch(draw, one_by_one=True)
         samples = self.split_batch(batch, draw, 1).samples[:1] or (self.take_apart(batch),)
-        return Reading(draw.names, samples)
+        return Batch(draw.names, samples)
 
-    def read(self, draw: Draw) -> Reading:
+    def read(self, draw: Draw) -> Batch:
         """The batch of *draw*. Only a dataset that makes ready batches may leave out samples."""
         batch, count = self.fetch(draw), len(draw.names)
         if self.loader._auto_collation and not draw.is_whole:
@@ -272,7 +245,7 @@ class Reader(SampleComparer):
         reading = self.split_batch(batch, draw, count)
         if len(reading.samples) == count or reads_whole_batches(self.dataset):
             return reading
-        return Reading(draw.names, (self.take_apart(batch),), is_whole=True)
+        return Batch(draw.names, (self.take_apart(batch),), is_whole=True)
 
     def _make_fetcher(self) -> Any:
         is_map = loaders.kind_of(self.dataset) == "map"
@@ -313,7 +286,7 @@ class Reader(SampleComparer):
 
     # Samples of a stream
 
-    def read_stream(self) -> Iterator[Reading]:
+    def read_stream(self) -> Iterator[Batch]:
         """The samples of the stream, each as a row of its own batch.
 
         Batches of an iterable differ with the workers; only their samples can be compared.

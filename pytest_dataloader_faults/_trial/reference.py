@@ -23,7 +23,7 @@ from pytest_dataloader_faults._engine.fetch_hooks import seed_everything
 from pytest_dataloader_faults._engine.system.processes import run_in_child
 from pytest_dataloader_faults._trial import loaders
 from pytest_dataloader_faults._trial.job import Job, TakeReference
-from pytest_dataloader_faults._trial.passes import Reader, Reading
+from pytest_dataloader_faults._trial.passes import Reader
 from pytest_dataloader_faults._trial.samplers import choose_size, count_samples, limit_samples
 from pytest_dataloader_faults._trial.samples import (
     Draw,
@@ -33,7 +33,7 @@ from pytest_dataloader_faults._trial.samples import (
     pickle_draws,
 )
 from pytest_dataloader_faults.exceptions import UnusableDatasetError
-from pytest_dataloader_faults.outcomes import Reference
+from pytest_dataloader_faults.outcomes import Batch, Reference
 from pytest_dataloader_faults.outcomes.agreement import (
     SampleParts,
     closest,
@@ -72,8 +72,8 @@ _FEW_SAMPLES, _FEW_BATCHES = 64, 4
 """How many samples of such a stream each worker returns: this many, in whole batches."""
 
 
-_Pass: TypeAlias = Sequence[Reading]
-_StreamPasses: TypeAlias = tuple[list[Reading], list[Reading], int | None]
+_Pass: TypeAlias = Sequence[Batch]
+_StreamPasses: TypeAlias = tuple[list[Batch], list[Batch], int | None]
 """Two passes over a stream, and after how many samples these ended; None if by themselves."""
 
 
@@ -168,15 +168,18 @@ class _Taker(Reader):
         is_regrouped = _have_same_rows(readings, repeats)
         pairs, others = _pairs(readings), _pairs(repeats)
         self.begin()
-        names = [number if name is None else name for number, (name, _) in enumerate(pairs)]
-        samples = [self.record(tuple(parts)) for _, parts in pairs]
+        named = enumerate(pair for each in readings for pair in each.pairs)
+        samples = [
+            (number if name is None else name, self.record(sample))
+            for number, (name, sample) in named
+        ]
         if self.contract.key is not None and not is_regrouped:
             self._require_stable(pairs, others)
         varies = not (is_regrouped or repeats is readings)
         rows = tuple(each.rows for each in readings)
         return Reference(
             self.kind,
-            tuple(zip(names, samples, strict=True)),
+            tuple(samples),
             varying=tuple(count_varying(pairs, others).items()) if varies else (),
             comparison=comparison,
             parts=rows if all(rows) else (),
@@ -197,7 +200,7 @@ class _Taker(Reader):
 
 
 def _pairs(readings: _Pass) -> SampleParts:
-    return [pair for each in readings for pair in each.pairs]
+    return [(name, sample.parts) for each in readings for name, sample in each.pairs]
 
 
 def _have_same_rows(readings: _Pass, repeats: _Pass) -> bool:
@@ -299,7 +302,7 @@ class _ByIndex(_Taker):
         samples: dict[Name, Draw] = {}
         for draw in itertools.chain(*(each.split() for each in self._requested)):
             samples.setdefault(draw.names[0], draw)
-        self._alone: dict[tuple[int, int], Callable[[float], list[Reading]]] = {}
+        self._alone: dict[tuple[int, int], Callable[[float], list[Batch]]] = {}
         """Each sample alone, by the step through the samples and what is added to their seeds."""
         with contextlib.ExitStack() as children:
             # A child reads only after this process: it may use up what both have open.
@@ -353,8 +356,9 @@ class _ByIndex(_Taker):
         except UnusableDatasetError:
             if not all(each.samples and not each.is_whole for each in batched):
                 raise
-            samples: dict[Any, Any] = dict(_pairs(batched))
-            return [Reading((name,), (parts,)) for name, parts in samples.items()]
+            pairs = (zip(each.keys or (), each.samples, strict=False) for each in batched)
+            samples = dict(itertools.chain.from_iterable(pairs))
+            return [Batch((name,), (sample,)) for name, sample in samples.items()]
 
     @property
     def _may_drop_seeds(self) -> bool:
@@ -376,8 +380,8 @@ class _ByIndex(_Taker):
         return self._build(readings, repeats)
 
     def _read(
-        self, read: Callable[[Draw], Reading], drawn: Sequence[Draw], step: int = 1, seed: int = 0
-    ) -> list[Reading]:
+        self, read: Callable[[Draw], Batch], drawn: Sequence[Draw], step: int = 1, seed: int = 0
+    ) -> list[Batch]:
         """What *read* makes of each of these draws; a *step* of -1 reads them backwards."""
         self.seed, began = seed, time.monotonic()
         result = list(map(read, drawn[::step]))[::step]
@@ -392,8 +396,8 @@ class _ByIndex(_Taker):
         digests = {key: self.digest(parts) for key, parts in _pairs(readings)}
         known = set(digests.values())
         for batch in batches:
-            found = list(map(self.digest, batch.samples))
-            names = batch.names or ()
+            found = [self.digest(sample.parts) for sample in batch.samples]
+            names = batch.keys or ()
             is_complete = len(found) == len(names) and found == [digests[each] for each in names]
             is_part = 0 < len(found) < len(names) and known.issuperset(found)
             if batch.is_whole or not (is_complete or is_part):
@@ -411,7 +415,7 @@ class _OfStream(_Taker):
         limit, size = self.job.comparison.limit, self.loader.batch_size or 1
         kept_count = size * max(_FEW_BATCHES, _FEW_SAMPLES // size)
         until = time.monotonic() + self.job.deadline * _SHARE_OF_DEADLINE
-        readings: list[Reading] = []
+        readings: list[Batch] = []
         with loaders.report_dataset_errors(f"iterating {type(self.dataset).__name__}"):
             for reading in self.read_stream():
                 readings.append(reading)

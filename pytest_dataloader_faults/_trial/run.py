@@ -45,7 +45,6 @@ from pytest_dataloader_faults._trial.journal import (
     FaultsArmed,
     PassEnded,
     PhaseStarted,
-    ReferenceTaken,
     failed,
 )
 from pytest_dataloader_faults._trial.passes import Reader
@@ -179,7 +178,7 @@ class TrialProcess:
         try:
             with timed_imports() as seconds:
                 reference = take_reference(loaders.make_loader(job), job, step)
-            self.journal.write(ReferenceTaken(replace(reference, imports=tuple(seconds.items()))))
+            self.journal.write(replace(reference, imports=tuple(seconds.items())))
         except loaders.EmptyDatasetError as error:
             text = f"{error}. {describe_data_folder(self.around.own_folders, job.settings.copy)}"
             raise exceptions.UnusableDatasetError(text) from error.__cause__

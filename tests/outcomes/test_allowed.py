@@ -209,7 +209,7 @@ def _picture(name, label="1", shape="(1, 64)"):
     digest = ZEROS if name == ZEROS else name.ljust(24, "0")
     image = Part("[0]", f"torch.Tensor torch.uint8 {shape}", digest)
     parts = (image, Part("[1]", "int", label))
-    return SampleComparer().record(parts)
+    return SampleComparer().record(Sample("", parts=parts))
 
 
 def _pictures(*pictures, shape="(1, 64)"):

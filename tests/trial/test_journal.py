@@ -21,7 +21,6 @@ from pytest_dataloader_faults._trial.journal import (
     PassEnded,
     PhaseStarted,
     ProcessesStarted,
-    ReferenceTaken,
     TrialEnded,
     outcome_from,
     reference_from,
@@ -85,7 +84,7 @@ def test_events_come_back_in_order(journal):
         BatchReceived(EPOCH_1, BATCH),
         PassEnded(3.0, Pass(EPOCH_1, exception=raised, deaths=(WorkerDeath(0, 7, -9),))),
         FactsFound(None, (FaultFacts(ASKED.schedule[0]),), (WorkerFacts(0, 7, 1, files),)),
-        ReferenceTaken(Reference("map", (((0, 1), Sample("a")),))),
+        Reference("map", (((0, 1), Sample("a")),)),
         Failed(UnusableDatasetError, "why", None, 3.5),
         PhaseStarted(DONE, 4.0),
     ]
@@ -192,7 +191,7 @@ def test_the_supervisors_last_report_fills_the_counters():
 
 def test_a_reference_is_found_among_events():
     reference = Reference("map", ((0, Sample("a")),))
-    assert reference_from([BEGAN, ReferenceTaken(reference)], TrialEnd()) == reference
+    assert reference_from([BEGAN, reference], TrialEnd()) == reference
 
 
 pytestmark = pytest.mark.usefixtures("engine")

@@ -146,9 +146,9 @@ def _may_be_in(firing: Firing, epoch: int) -> bool:
 
 
 def align(outcome: Outcome, reference: Reference) -> tuple[Outcome, Reference]:
-    """*outcome* and *reference*, both in rows if a stream's own batches have other rows there.
+    """*outcome* and *reference*, both in rows if workers fill a stream's own batches otherwise.
 
-    Each rank has its own shards, so its batches may have the rows of one batch in another order.
+    Not if a batch has the rows of a known one in another order, unless ranks divide the stream.
     """
     passes = (each for job in outcome.jobs for each in job.passes)
     batches = [batch for each in passes for batch in each.delivered]

@@ -9,7 +9,6 @@ from http import HTTPStatus
 
 from pytest_dataloader_faults.faults import HttpError, ReadError, TruncatedFile
 from pytest_dataloader_faults.outcomes import chains, error_text
-from pytest_dataloader_faults.outcomes.chains import Raised, error_line
 from pytest_dataloader_faults.outcomes.contract import Cause, Contract, Finding, Verdict
 from pytest_dataloader_faults.outcomes.judge import errors, hangs, sharing
 from pytest_dataloader_faults.outcomes.judge.compare import (
@@ -112,7 +111,7 @@ class Judge:
         """An error of an epoch before the last one, if the dataset promises to survive."""
         for number, epoch in enumerate(self.outcome.epochs[:-1], start=1):
             if epoch.exception is not None:
-                error = error_line(epoch.exception)
+                error = chains.error_line(epoch.exception)
                 return self._break_promise(f"in epoch {number}, the loader raised {error}")
         return None
 
@@ -123,7 +122,7 @@ class Judge:
         text = f"{sentence}, but the contract promises survives=True"
         return Finding(Verdict.CONTRACT_BROKEN, text)
 
-    def _describe_failure(self, raised: Raised) -> str:
+    def _describe_failure(self, raised: chains.Raised) -> str:
         in_time = "raised before the deadline"
         if self.outcome.deaths:
             died = " and ".join(map(str, self.outcome.deaths))
@@ -283,7 +282,7 @@ def not_promised(differences: str, what: str = "corruption") -> str:
     )
 
 
-def _describe_fault_free_failure(outcome: Outcome, raised: Raised) -> str:
+def _describe_fault_free_failure(outcome: Outcome, raised: chains.Raised) -> str:
     if ended := errors.find_explaining_deaths(outcome):
         sender = error_text.likely_sender(*(each.exitcode for each in ended))
         died = " and ".join(map(str, ended)) + sender
