@@ -49,11 +49,6 @@ GROWTH = "persistent-workers"
 (_GROWTH_SCENARIO,) = CHECKS[GROWTH].plan(None)
 
 
-def _run_check(make_dataset, result=result_of, **options):
-    """The result, with time for as many epochs on a busy machine as on an idle one."""
-    return result(make_dataset, GROWTH, deadline=allowed(DEADLINE), **options)
-
-
 class Cached(Records):
     def __init__(self, folder):
         super().__init__(folder)
@@ -75,7 +70,9 @@ class Views(Records):
 
 @pytest.mark.parametrize("healthy", [Cached, slow(Views)])
 def test_what_settles_is_no_growth(healthy, records):
-    result = _run_check(lambda: healthy(records), loader={"shuffle": True})
+    deadline = allowed(DEADLINE)  # For as many epochs on a busy machine as on an idle one.
+    loader = {"shuffle": True}
+    result = result_of(lambda: healthy(records), GROWTH, deadline=deadline, loader=loader)
 
     assert result.passed, result.explanation
     processes = {each.process for each in result.outcome.footprints}

@@ -96,9 +96,9 @@ UNPICKLED = raised("UnpicklingError", "pickle data was truncated")
 NO_SAMPLES = raised("ValueError", "No samples found in dataset; perhaps you have fewer shards")
 
 
-def _with_file(path, counts, error=None, shared=()):
+def _with_file(path, counts, shared=()):
     worker = WorkerFacts(0, 7, 1, {path: counts}, shared_offset_files=shared)
-    return revised(ordinary(Pass(EPOCH_1, exception=error)), processes=(worker,))
+    return revised(ordinary(Pass(EPOCH_1)), processes=(worker,))
 
 
 def _raises(error, **facts):

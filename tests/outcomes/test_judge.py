@@ -45,10 +45,6 @@ HELPER = moment(Stage.EPOCH, processes={"7": "sleep 600"})
 OPEN = moment(Stage.RECOVERY, descriptors={"3": "/data/a.rec"})
 
 
-def _verdict(outcome, reference=None, contract=None):
-    return judge_trial(outcome, reference or map_reference(), contract).verdict
-
-
 def test_each_failure_has_its_own_severity():
     """What is no defect has none, and only two verdicts pass."""
     severities = [each.severity for each in Verdict if each.fails]
@@ -205,7 +201,7 @@ def _judge_others():
 def test_error_that_explains_one_of_two_faults_is_clear():
     facts = (*fired(TRUNCATED, path="/data/b.rec"), *fired(EIO))
 
-    assert _verdict(ordinary(FAILED, faults=facts)) == "failed_cleanly"
+    assert judge_trial(ordinary(FAILED, faults=facts), map_reference()).verdict == "failed_cleanly"
 
 
 COMPARISONS = [

@@ -346,9 +346,8 @@ class _Reraised:
 BOTH_WAYS = pytest.mark.parametrize("printed", [_text, _through_torch])
 
 
-def _io_errors(count, final=PATH):
-    paths = [*[PATH] * (count - 1), final]
-    return _Substitutes([OSError(errno.EIO, os.strerror(errno.EIO), path) for path in paths])
+def _three_io_errors():
+    return _Substitutes([OSError(errno.EIO, os.strerror(errno.EIO), PATH) for _ in range(3)])
 
 
 @BOTH_WAYS
@@ -381,7 +380,7 @@ def test_a_last_frame_stays_complete():
 
 def test_long_messages_keep_both_ends():
     """A message that is too long loses its middle, which is counted. A short one stays complete."""
-    full_text = f"{_text(_io_errors(3))}ValueError: begin {'0123456789 ' * MOST} end\n"
+    full_text = f"{_text(_three_io_errors())}ValueError: begin {'0123456789 ' * MOST} end\n"
     text = shorten_chain(full_text)
     omission = re.search(r"  \.\.\. (\d+) characters omitted \.\.\.\n", text)
 
@@ -409,7 +408,7 @@ def test_an_error_in_one_line(message, line):
 
 
 def test_a_short_text_stays_as_it_is():
-    assert shorten_chain(_text(_io_errors(3))) == _text(_io_errors(3))
+    assert shorten_chain(_text(_three_io_errors())) == _text(_three_io_errors())
 
 
 @rows(

@@ -52,8 +52,8 @@ MOST_LINES = 100
 """On a busy machine an outcome takes long to draw."""
 
 
-def _explained(outcome, command=HOW):
-    return explain(outcome, judge_trial(outcome, map_reference()), command)
+def _explained(outcome):
+    return explain(outcome, judge_trial(outcome, map_reference()), HOW)
 
 
 ENDS = [

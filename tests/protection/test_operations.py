@@ -63,9 +63,9 @@ def victim(use, name=VICTIM):
     return lambda folder: use(folder / name)
 
 
-def new_file(folder, name="new.png"):
-    (folder / name).write_bytes(NEW)
-    return folder / name
+def new_file(folder):
+    (folder / "new.png").write_bytes(NEW)
+    return folder / "new.png"
 
 
 def new_folder(folder):

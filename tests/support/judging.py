@@ -33,6 +33,6 @@ def refusal_of(function: Callable[..., object], *arguments: object) -> NotApplic
     return None
 
 
-def survey(make_dataset: Any, *, before_init: bool = False, **settings: Any) -> Survey:
+def survey(make_dataset: Any, **settings: Any) -> Survey:
     """Run the dataset once without a fault, and list the files that it reads."""
-    return Survey(make_dataset, Settings.of(settings), before_init=before_init)
+    return Survey(make_dataset, Settings.of(settings), before_init=False)

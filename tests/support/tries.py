@@ -254,14 +254,13 @@ WAYS: dict[str, Callable[[str], bytes]] = {
 }
 
 
-def in_a_child(read: Callable[[], Any], meanwhile: Callable[[], object] = lambda: None) -> Any:
-    """What *read* gives, or raises, in a fork of this process, which does *meanwhile*."""
+def in_a_child(read: Callable[[], Any]) -> Any:
+    """What *read* gives, or raises, in a fork of this process."""
     source, sink = os.pipe()
     pid = _fork()
     if not pid:
         _write_result(sink, read)
     os.close(sink)
-    meanwhile()
     with open(source, "rb") as pipe:
         gave = pickle.loads(pipe.read())
     os.waitpid(pid, 0)

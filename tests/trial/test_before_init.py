@@ -7,7 +7,7 @@ import threading
 import pytest
 import torch
 
-from pytest_dataloader_faults import Contract, Verdict, run_trial
+from pytest_dataloader_faults import Verdict, run_trial
 from pytest_dataloader_faults._settings import Settings
 from pytest_dataloader_faults._trial import take_reference
 from pytest_dataloader_faults.exceptions import FaultNotFiredError
@@ -48,9 +48,8 @@ def _places(outcome) -> set[FiringPlace]:
     return {firing.place for each in outcome.faults for firing in each.firings}
 
 
-def _judged(make, outcome, contract=None):
-    reference = take_reference(make, Settings())
-    return judge_trial(outcome, reference, contract or Contract())
+def _judged(make, outcome):
+    return judge_trial(outcome, take_reference(make, Settings()))
 
 
 @pytest.mark.parametrize(

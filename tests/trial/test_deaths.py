@@ -186,14 +186,14 @@ def test_a_connection_that_became_a_file_is_not_written_to(records, contents):
 
 
 @pytest.mark.usefixtures("engine")
-@pytest.mark.parametrize(("kind", "method"), [("constructor", "fork"), ("worker", "fork")])
-def test_stacks_are_not_written_into_a_file_of_the_dataset(records, contents, kind, method):
+@pytest.mark.parametrize("kind", ["constructor", "worker"])
+def test_stacks_are_not_written_into_a_file_of_the_dataset(records, contents, kind):
     content = contents()
     make_dataset = {
         "constructor": lambda: Hanging(records, close_stacks),
         "worker": lambda: HangingInWorker(records),
     }[kind]
-    loader = {"num_workers": 1, "multiprocessing_context": method}
+    loader = {"num_workers": 1, "multiprocessing_context": "fork"}
     outcome = run_trial(make_dataset, loader=loader, deadline=1.0)
     assert outcome.timed_out
     assert f"Process {outcome.workers[0].pid}" in outcome.end.stacks

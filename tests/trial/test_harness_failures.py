@@ -197,19 +197,19 @@ def test_a_warden_whose_own_code_fails_leaves_no_process(records, left_behind, m
     assert left_behind() == []
 
 
-@pytest.mark.parametrize(("loader", "is_ready"), [(SERVED, False), (SERVED, True)])
+@pytest.mark.parametrize("is_ready", [False, True])
 def test_a_worker_that_still_starts_ends_with_a_killed_warden(
-    records, served, left_behind, loader, is_ready
+    records, served, left_behind, is_ready
 ):
     """A loader in the options has the preloaded server; for a ready one, torch starts another."""
     assert served.exception is None
 
     def make_dataset():
         dataset = troublemakers.KillsWardenOnArrival(records)
-        return DataLoader(dataset, **loader) if is_ready else dataset
+        return DataLoader(dataset, **SERVED) if is_ready else dataset
 
     with pytest.raises(HarnessError, match="was killed by SIGKILL"):
-        run_trial(make_dataset, loader=None if is_ready else loader)
+        run_trial(make_dataset, loader=None if is_ready else SERVED)
     assert left_behind() == []
 
 

@@ -172,7 +172,7 @@ def test_a_worker_stands_still(paths, fault):
         _kill_worker_that_hangs(_reading(paths), injection)
         iterator = iter(_reading(paths))
         (worker,) = iterator._workers
-        _time_out(iterator, 2, injection)
+        _time_out(iterator, injection)
         assert worker.is_alive()
     assert injection.fired == 3
     del iterator
@@ -183,7 +183,7 @@ def test_a_worker_stands_still(paths, fault):
 def _kill_worker_that_hangs(loader, injection):
     """From then on nobody waits until it goes on."""
     iterator = iter(loader)
-    _time_out(iterator, 2, injection)
+    _time_out(iterator, injection)
     (worker,) = iterator._workers
     with pytest.raises(RuntimeError, match="killed by signal"):  # torch's handler of SIGCHLD.
         _kill_and_wait(worker)
@@ -202,9 +202,9 @@ def test_a_worker_continues_at_the_end_of_the_scope(paths, fault):
     assert worker.exitcode == 0
 
 
-def _time_out(iterator, count, injection, patience=0.5):
-    """Take the *count* batches that come, and the error that tells that the next one does not."""
-    take_before_hang(iterator, injection, count, patience)
+def _time_out(iterator, injection):
+    """Take the two batches that come, and the error that tells that the next one does not."""
+    take_before_hang(iterator, injection, 2, 0.5)
     with pytest.raises(RuntimeError, match="timed out"):
         next(iterator)
 
