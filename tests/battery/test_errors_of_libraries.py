@@ -62,11 +62,6 @@ def forget() -> None:
 UNCLEAR = "raises an error that hides its cause"
 
 
-@pytest.fixture(name="fakeslide")
-def _fakeslide(tmp_path, monkeypatch):
-    return _import_from(install(tmp_path / "venv"), monkeypatch)
-
-
 def _import_from(packages, monkeypatch) -> Any:
     forget()
     monkeypatch.syspath_prepend(packages)
@@ -87,7 +82,8 @@ def _check(make_dataset, check="open-error", **options):
     return result
 
 
-def test_an_unclear_error_of_a_library_is_a_warning(fakeslide, records):
+def test_an_unclear_error_of_a_library_is_a_warning(tmp_path, records, monkeypatch):
+    fakeslide = _import_from(install(tmp_path / "venv"), monkeypatch)
     with pytest.warns(
         UnclearErrorWarning, match="^open-error: failed_unclearly: SlideError"
     ) as warned:

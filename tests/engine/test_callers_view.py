@@ -226,18 +226,13 @@ def test_faults_through_links_of_proc(folder):
     assert [b"in"] * len(PROC) == gave
 
 
-@pytest.fixture(name="closed")
-def _closed(folder):
-    path = folder / "a" / "x.bin"
-    path.chmod(0o000)
-    return path
-
-
 UNREADABLE = [TruncatedFile, CorruptedFile, ReadError, ClosedDescriptor]
 
 
 @in_its_own_process()
-def test_a_file_that_the_worker_may_not_read(closed):
+def test_a_file_that_the_worker_may_not_read(folder):
+    closed = folder / "a" / "x.bin"
+    closed.chmod(0o000)
     if os.geteuid() == 0:
         _drop_capabilities(*OVERRIDE)
     (gave,), injection = attempt(

@@ -34,12 +34,6 @@ def _copied(examples):
         yield Path(shutil.copytree(examples, Path(folder, "examples")))
 
 
-@pytest.fixture(name="one_check")
-def _one_check(monkeypatch):
-    """The demo asks one check only, which HandlesInInit fails."""
-    monkeypatch.setattr(demo, "CHECKS", (CHECK,))
-
-
 def _start(folder, *arguments, timeout=110):
     inherited = {name: value for name, value in os.environ.items() if name[:6] != "PYTHON"}
     return subprocess.run(
@@ -52,7 +46,9 @@ def _start(folder, *arguments, timeout=110):
     )
 
 
-def test_few_datasets(one_check, capsys):
+def test_few_datasets(monkeypatch, capsys):
+    """The demo asks one check only, which HandlesInInit fails."""
+    monkeypatch.setattr(demo, "CHECKS", (CHECK,))
     assert demo.main([]) == 0
 
     *parts, verdict, footer = capsys.readouterr().out.split("\n\n")

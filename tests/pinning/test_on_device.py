@@ -62,7 +62,7 @@ def test_batches_are_pinned_and_the_same_on_the_device(records):
 
 
 @in_its_own_process()
-def test_bytes_in_use_are_reported(records):
+def test_bytes_in_use_are_reported():
     resources.use_accelerator()
     usage = resources.bytes_in_use()
     pinned = torch.ones(1 << 20).pin_memory()

@@ -62,7 +62,7 @@ def test_a_time_stays_with_its_unit():
         assert any(line.endswith("0.5 s") for line in lines), lines
 
 
-def test_json_is_as_its_schema_says(tmp_path):
+def test_json_is_as_its_schema_says():
     jsonschema = pytest.importorskip("jsonschema")
     schema = json.loads((_PACKAGE / "schema.json").read_text())
     jsonschema.Draft202012Validator(schema).validate(json.loads(files.as_json(MIXED)))

@@ -34,12 +34,6 @@ pytestmark = [pytest.mark.usefixtures("engine"), pytest.mark.timeout(600)]
 HOW = {"database": None, "derandomize": True}
 
 
-@pytest.fixture(name="failing")
-def _failing(records):
-    """It gives zeros where a read fails, and a search for that is short."""
-    return lambda: Zeros(records)
-
-
 SIMPLE = {"kinds": [faults.OpenError], "max_faults": 2, "max_epochs": 1, **HOW}
 
 
@@ -52,8 +46,8 @@ def test_healthy_datasets_pass(records):
     assert all(result.fired[kind] <= count for kind, count in result.attempted.items())
 
 
-def test_a_failure_is_shrunk_to_the_least_and_printed_as_a_test_that_repeats_it(failing):
-    result = explore(failing, on_fail=None, max_examples=20, **SIMPLE)
+def test_a_failure_is_shrunk_to_the_least_and_printed_as_a_test_that_repeats_it(records):
+    result = explore(lambda: Zeros(records), on_fail=None, max_examples=20, **SIMPLE)
     assert result.verdict is Verdict.CORRUPTED
     (fault,) = result.outcome.schedule
     assert (fault.nth, fault.workers) == (1, None)
@@ -69,7 +63,7 @@ def test_a_failure_is_shrunk_to_the_least_and_printed_as_a_test_that_repeats_it(
     printed = re.search(
         r"reproduce: \n(.*?\n    replay\(.*?\)\n)", f"{result.failure}\n", re.DOTALL
     )
-    scope = {"make_dataset": failing}
+    scope = {"make_dataset": lambda: Zeros(records)}
     exec(printed[1], scope)  # noqa: S102  # our own code
     with pytest.raises(CheckFailedError, match=re.escape(headline)):
         scope["test_again"]()

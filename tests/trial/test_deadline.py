@@ -187,8 +187,7 @@ def test_our_own_work_has_an_end(records, monkeypatch):
         _raises_while_the_other_works(records)
 
 
-BRIEF = 3.0
-STOPPED = BRIEF + 2
+STOPPED = 5.0
 BY_SECOND = 60.0
 
 

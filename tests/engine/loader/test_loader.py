@@ -68,12 +68,8 @@ def _stateful(folder):
     return StatefulDataLoader(dataset, batch_size=None, collate_fn=_identity, num_workers=2)
 
 
-@pytest.fixture(name="other_records")
-def _other_records(tmp_path):
-    return write_records(tmp_path / "others")
-
-
-def test_two_loaders_in_turns(records, other_records):
+def test_two_loaders_in_turns(records, tmp_path):
+    other_records = write_records(tmp_path / "others")
     faults = [ReadError("*/records/*", nth=2, times=1), ReadError("*/others/*", nth=3, times=1)]
     with inject(*faults) as injection:
         pairs = list(zip(_loader(records), _loader(other_records), strict=True))

@@ -225,7 +225,7 @@ def test_it_is_forked_while_threads_hold_locks(records):
         thread.join()
 
 
-def test_signals_do_not_run_handlers_of_the_test(records, tmp_path):
+def test_signals_do_not_run_handlers_of_the_test(records):
     """Nor do they write to what a loop of the test's waits for."""
     reading, writing = os.pipe2(os.O_NONBLOCK)
     before = signal.signal(signal.SIGCHLD, lambda *_: os.waitpid(-1, os.WNOHANG))
