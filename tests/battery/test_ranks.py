@@ -95,3 +95,15 @@ def test_ranks_share_a_folder_that_only_rank_0_fills(records):
         return Records(records)
 
     assert _agree(make).verdict == "survived"
+
+
+def test_an_error_of_the_constructor_in_one_rank_is_a_failure(records):
+    def make():
+        if place()[0] == 1:
+            raise FileNotFoundError("rank 0 did not write index.bin")
+        return Records(records)
+
+    result = failure_of(make, "ranks-agree", ranks=2)
+
+    assert result.verdict == "fails_without_fault"
+    assert "rank 1: the loader raised FileNotFoundError" in result.sentence

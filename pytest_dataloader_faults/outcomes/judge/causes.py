@@ -173,6 +173,13 @@ _SAME_SHARDS = Cause(
     fix="read shards[info.id :: info.num_workers] in each worker, with info = get_worker_info()",
     is_general=True,
 )
+_OTHER_ORDERS = Cause(
+    "divides an order that differs between workers",
+    "Each worker shuffles the samples in its own way and takes its part of that order, so the parts"
+    " overlap, and leave out others. Shuffle with a seed that all workers share, or divide first",
+    fix="shuffle with a seed that all workers share, or divide the samples first",
+    is_general=True,
+)
 _OWN_PART_AGAIN = Cause(
     "repeats samples of a worker's own part",
     "A worker repeats samples of its own part of the stream, for example because its loop counts to"
@@ -336,13 +343,14 @@ def _count_samples(outcome: Outcome) -> int:
 def _dataset_cause(outcome: Outcome, wrong: Wrong | None, fault_free: Outcome) -> Cause:
     if any(not (epoch.complete or epoch.exception) for epoch in outcome.epochs[:-1]):
         return rules.CONTINUES  # The loop left an epoch early.
-    is_short_stream = outcome.kind == "iterable" and wrong is Wrong.MISSING
+    is_first = len(outcome.epochs) == 1
+    is_short_stream = outcome.kind == "iterable" and wrong is Wrong.MISSING and is_first
     if is_short_stream or _count_workers(outcome) > _count_workers(fault_free):
         return _UNEVEN
     if wrong is Wrong.SAME_IN_EACH_WORKER or (
         outcome.kind == "iterable" and wrong is Wrong.REPEATED
     ):
-        return _OWN_PART_AGAIN if _repeats_own_part(outcome) else _SAME_SHARDS
+        return _cause_of_repetition(outcome)
     is_other = wrong in (Wrong.DIFFERS, Wrong.SUBSTITUTED) and outcome.kind == "map"
     # The same workers made the first epoch, which was right.
     is_kept = len(outcome.epochs) > 1 and outcome.request.loader.get("persistent_workers")
@@ -356,14 +364,17 @@ def _dataset_cause(outcome: Outcome, wrong: Wrong | None, fault_free: Outcome) -
     return _UNORDERED if is_made_there or wrong in _OTHER_SAMPLE else _DIFFERENT_IF_NOT_FORKED
 
 
-def _repeats_own_part(outcome: Outcome) -> bool:
-    """Whether a worker repeats samples, but does not return the samples of all workers."""
+def _cause_of_repetition(outcome: Outcome) -> Cause:
+    """Why a stream repeats samples: by which of them each worker has, and how often."""
     parts = [
         [digest for batch in batches for digest in batch.digests]
         for batches in by_worker(outcome.epochs[0].delivered).values()
     ]
     samples = set().union(*parts)
-    return any(set(part) < samples and len(set(part)) < len(part) for part in parts)
+    if any(set(part) < samples and len(set(part)) < len(part) for part in parts):
+        return _OWN_PART_AGAIN
+    is_part = bool(parts) and all(set(part) < samples for part in parts)
+    return _OTHER_ORDERS if is_part else _SAME_SHARDS
 
 
 def _count_workers(outcome: Outcome) -> int:

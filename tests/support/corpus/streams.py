@@ -3,6 +3,7 @@
 import contextlib
 import itertools
 import logging
+import random
 import tarfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -218,6 +219,27 @@ class GroupsOfThree(IterableDataset[Any]):
         return group
 
 
+class ShufflesAlike(RecordStream):
+    """Shuffles all indices alike in each worker, which takes its part of that order: healthy."""
+
+    def __iter__(self) -> Iterator[Any]:
+        order = random.Random(self._seed()).sample(range(COUNT), COUNT)
+        info = get_worker_info()
+        own = order[info.id :: info.num_workers] if info else order
+        return (self.records[index] for index in own)
+
+    def _seed(self) -> int:
+        return 0
+
+
+class ShufflesApart(ShufflesAlike):
+    """Shuffles in another way in each worker."""
+
+    def _seed(self) -> int:
+        info = get_worker_info()
+        return info.id if info else 0
+
+
 class WholeGroups(GroupsOfThree):
     """Drops what does not fill a group."""
 
@@ -247,6 +269,7 @@ CASES: tuple[Case, ...] = (
         "corrupted: with 3 workers, 1 of 16 samples is missing",
         RecordStream,
     ),
+    Case("H14", ShufflesApart, "workers-agree", "corrupted: more often", ShufflesAlike),
     Case("H13", WholeGroups, "workers-agree", "corrupted: are missing", GroupsOfThree),
     Case("H7", IteratorOnSelf, "two-epochs", "corrupted: 0 of its 16 samples", RecordStream),
     Case("H12", shuffles_once, "two-epochs", "corrupted: the same order in", shuffles_first),

@@ -24,7 +24,15 @@ from pytest_dataloader_faults.faults import ReadError, WorkerKilled
 from pytest_dataloader_faults.outcomes import Finding, Outcome, Reference, Verdict
 from pytest_dataloader_faults.outcomes.contract import Cause
 from pytest_dataloader_faults.outcomes.stages import FolderShared, Phase, Stage
-from pytest_dataloader_faults.steps import Epoch, Make, Processes, Step, arm_workers, run_epochs
+from pytest_dataloader_faults.steps import (
+    Epoch,
+    Make,
+    Process,
+    Processes,
+    Step,
+    arm_workers,
+    run_epochs,
+)
 from pytest_dataloader_faults.wire import Note
 
 if TYPE_CHECKING:
@@ -80,7 +88,10 @@ class RecordGenerators(Step):
             record(process, process.loader, UsedGenerator)
 
 
-TWO_EPOCHS = arm_workers(Epoch(), Epoch(), before=(RecordGenerators(),))
+def _two_epochs(*before: Step, after: Process = ()) -> Processes:
+    """Two epochs of a dataset whose constructor may fail in one rank, because of the others."""
+    ((_, *following),) = arm_workers(Epoch(), Epoch(), before=after)
+    return ((*before, Make(Phase(Stage.EPOCH, 1)), *following),)
 
 
 def find_same_numbers(outcome: Outcome) -> Finding | None:
@@ -126,12 +137,6 @@ class HoldWrites(Step):
         else:
             for module in (builtins, io, os):
                 vars(module)["open"] = _hold(process, vars(module)["open"])
-
-
-def hold_writes() -> Processes:
-    """Two epochs: what the ranks write in the first one, they may read in the second one."""
-    ((_, *following),) = arm_workers(Epoch(), Epoch())
-    return ((HoldWrites(), Make(Phase(Stage.EPOCH, 1)), *following),)
 
 
 def _hold(process: TrialProcess, original: Callable[..., Any]) -> Callable[..., Any]:
@@ -198,7 +203,9 @@ def _find_violation(outcome: Outcome, _: Reference) -> Finding | None:
     RANKS_AGREE,
     "together, the ranks of a training job deliver each sample exactly once, in the same number of"
     " batches each, draw different random numbers, and shuffle each epoch in another order",
-    scenario=Scenario(ranks=True, watch_files=True, processes=TWO_EPOCHS),
+    scenario=Scenario(
+        ranks=True, watch_files=True, processes=_two_epochs(after=(RecordGenerators(),))
+    ),
     rule=_find_violation,
     advice="Split the samples by rank and by worker: torch.distributed.get_rank() and"
     " get_world_size(), or RANK and WORLD_SIZE, and get_worker_info(). For indices use"
@@ -216,7 +223,8 @@ def ranks_agree(workload: Workload) -> Iterator[Scenario]:
     if workload.own_folders.paths:
         yield Scenario(
             title="in one folder",
-            processes=hold_writes(),
+            # What the ranks write in the first epoch, they may read in the second one.
+            processes=_two_epochs(HoldWrites()),
             shares_folder=True,
             circumstance="when the ranks shared a folder, and rank 0 waited after it had created a"
             " file",
