@@ -14,7 +14,9 @@ from torch.utils.data import Dataset
 from pytest_dataloader_faults import check_dataset
 from pytest_dataloader_faults._settings import Settings
 from pytest_dataloader_faults.battery.batteries import Batteries
+from support.corpus.deaths import FixedSegment
 from support.datasets import Records
+from support.results import failure_of
 
 
 @dataclass
@@ -133,3 +135,10 @@ def test_no_run_that_was_killed_is_kept_for_the_next_item(killed, run_check):
     results = [run_check(name, factory) for name in (BEFORE_INIT, "workers-agree", BEFORE_INIT)]
 
     assert [each.verdict for each in results] == ["crashed", "survived", "failed_cleanly"]
+
+
+def test_a_job_that_is_killed_leaves_no_shared_memory(records):
+    result = failure_of(partial(FixedSegment, records), "worker-killed")
+
+    assert result.cause == "does not start after a job that was killed"
+    assert not Path(f"/dev/shm/records-{records.stat().st_ino}").exists()

@@ -53,6 +53,7 @@ from pytest_dataloader_faults.exceptions import (
 )
 from pytest_dataloader_faults.outcomes.stages import JobKilled
 from pytest_dataloader_faults.outcomes.text import pluralize
+from pytest_dataloader_faults.wire import Note
 
 _DYING = 2.0
 """Seconds until a process that was sent SIGKILL has ended, and a supervisor without its trial."""
@@ -126,7 +127,7 @@ class Surroundings(NamedTuple):
 
     def remove_segments(self) -> None:
         """Remove the shared memory of a job that was killed."""
-        killed = self.facts.of(JobKilled)
+        killed = (note for note in self.facts.of(Note) if isinstance(note, JobKilled))
         self.shared_memory.remove_segments(name for note in killed for name in note.segments)
 
     def _pids(self) -> set[int]:
