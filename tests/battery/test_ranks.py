@@ -106,4 +106,5 @@ def test_an_error_of_the_constructor_in_one_rank_is_a_failure(records):
     result = failure_of(make, "ranks-agree", ranks=2)
 
     assert result.verdict == "fails_without_fault"
+    assert result.cause == "prepares the same files on several ranks at once"
     assert "rank 1: the loader raised FileNotFoundError" in result.sentence

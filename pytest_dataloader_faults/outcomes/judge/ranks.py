@@ -106,7 +106,11 @@ def judge_together(
     finding = _judge_ranks(outcome, by_rank, reference, contract)
     is_shared = any(rank.of(FolderShared) for rank in outcome.ranks)
     is_disturbed = is_shared and finding.verdict in _DISTURBED
-    return replace(finding, cause=DISTURBS_RANKS) if is_disturbed else finding
+    # One rank lacks a file that others have, without a fault: another one may not have written it.
+    errors = [rank.exception.type if rank.exception else "" for rank in outcome.ranks]
+    is_early = "FileNotFoundError" in errors and "" in errors
+    is_early = is_early and finding.verdict is Verdict.FAILS_WITHOUT_FAULT
+    return replace(finding, cause=DISTURBS_RANKS) if is_disturbed or is_early else finding
 
 
 def _judge_ranks(
