@@ -233,7 +233,11 @@ AT_START = """
     plugin._report
 """.split()
 """All that a run imports of this package where no test and no header needs more."""
-FOR_THE_HEADER = ["_engine", "_engine.system.processes", "_engine.system.proc", "_engine.system"]
+FOR_THE_HEADER = [
+    "_engine",
+    "_engine.system",
+    *(f"_engine.system.{name}" for name in ("proc", "processes", "temporary")),
+]
 """The process that looks at the machine imports more, and is thrown away."""
 
 

@@ -11,7 +11,6 @@ import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pytest_dataloader_faults.battery.checks._base import Scenario, check, in_constructor, plan_each
@@ -60,17 +59,17 @@ class KillJob(Step):
 
 
 def _kill_job(process: TrialProcess, *_: int, **_at_end: bool) -> None:
+    from pytest_dataloader_faults._engine.system.proc import inherited_mappings
     from pytest_dataloader_faults._trial import resources
     from pytest_dataloader_faults._trial.journal import PhaseStarted
 
-    maps = Path("/proc/self/maps").read_text(encoding="utf-8", errors="replace")
-    process.journal.write(JobKilled(tuple({*_SEGMENT.findall(maps)})))
+    mappings = inherited_mappings(lambda path: path.startswith(IN_MEMORY))
+    process.journal.write(JobKilled(tuple({os.path.basename(each.path) for each in mappings})))
     process.journal.write(PhaseStarted(DONE, time.monotonic()))
     resources.send(signal.SIGKILL, resources.trial_processes(process.around.server_pids))
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-_SEGMENT = re.compile(rf" {IN_MEMORY}([^/\n]+)$", re.MULTILINE)
 _JOB_KILLED = (
     (Action.ARM, Make(Phase(Stage.EPOCH, 1)), KillJob(), Epoch(), Action.DISARM),
     (Make(RECOVERY), FaultFreePass(after_faults=False), Action.END_WORKERS),
