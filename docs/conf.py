@@ -9,12 +9,7 @@ author = _ABOUT["Author"]
 release = _ABOUT["Version"]
 project_copyright = f"%Y, {author}"
 
-extensions = [
-    "myst_parser",
-    "sphinx.ext.autodoc",
-    "sphinx.ext.intersphinx",
-    "sphinx.ext.napoleon",
-]
+extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.intersphinx", "sphinx.ext.napoleon"]
 myst_heading_anchors = 4  # Links of pages name headings as code hosts do.
 
 html_theme = "furo"

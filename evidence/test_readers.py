@@ -20,11 +20,7 @@ from pytest_dataloader_faults.faults import (
 from pytest_dataloader_faults.outcomes.error_text import explains_fault
 from pytest_dataloader_faults.outcomes.fault_facts import occurrences
 from support.epochs import alone
-from support.readers import (
-    CONTENT,
-    documented,
-    usable,
-)
+from support.readers import CONTENT, documented, usable
 from support.rows import slow
 from support.tries import Tries
 from support.waiting import until

@@ -10,17 +10,7 @@ import pytest
 import record
 from pytest_dataloader_faults.battery.checks import CHECKS
 from record.cases import NEEDS_ACCELERATOR, all_cases
-from record.compare import (
-    ADDED,
-    FACTS,
-    FOUND,
-    LOST,
-    MISSING,
-    STATUSES,
-    VERDICTS,
-    compare,
-    report,
-)
+from record.compare import ADDED, FACTS, FOUND, LOST, MISSING, STATUSES, VERDICTS, compare, report
 from record.names import current_names
 from support.corpus import CASES
 

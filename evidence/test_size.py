@@ -37,14 +37,7 @@ def test_parts_of_a_checkout(tmp_path):
     sizes = size.measure(tmp_path)
 
     modules = {part: each.modules for part, each in sizes.items()}
-    assert modules == {
-        "engine": 2,
-        "trial": 1,
-        "battery": 1,
-        "plugin": 1,
-        "package": 5,
-        "tests": 0,
-    }
+    assert modules == {"engine": 2, "trial": 1, "battery": 1, "plugin": 1, "package": 5, "tests": 0}
     assert sizes["package"] == size.Size(5, 5, 0, 5)
 
 

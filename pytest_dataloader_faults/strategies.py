@@ -255,11 +255,7 @@ def _require(rule: ArgumentRule, **arguments: Any) -> None:
 
 @st.composite
 def faults(
-    draw: st.DrawFn,
-    *,
-    files: Files = None,
-    kinds: Kinds = DEFAULT_KINDS,
-    max_workers: int = 2,
+    draw: st.DrawFn, *, files: Files = None, kinds: Kinds = DEFAULT_KINDS, max_workers: int = 2
 ) -> Fault:
     """Draw a fault from *kinds*, which are fault classes, that can occur in *files*."""
     data = files if isinstance(files, DataFiles) else DataFiles.of_globs(files)

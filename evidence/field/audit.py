@@ -339,10 +339,7 @@ AUDIT: dict[str, tuple[Found, ...]] = {
         _true("missing-before-init", _SQLITE),
     ),
     "sqlite_rows": (
-        _true(
-            f"{_READ_FAILS} file-missing truncated-empty recovers-after-read-error",
-            _SQLITE,
-        ),
+        _true(f"{_READ_FAILS} file-missing truncated-empty recovers-after-read-error", _SQLITE),
     ),
     "shelf": (
         _true(

@@ -79,10 +79,7 @@ def tv_cityscapes(folder: Path):
     from torchvision import datasets
 
     return datasets.Cityscapes(
-        str(folder),
-        target_type="semantic",
-        transform=_to_tensor(),
-        target_transform=_to_tensor(),
+        str(folder), target_type="semantic", transform=_to_tensor(), target_transform=_to_tensor()
     )
 
 

@@ -43,7 +43,7 @@ _OF_PART = {"ranks": RANKS, "resume": RESUME}
 GROUPS = {
     "shared storage": (
         "listing-order stray-entries locked-file no-locks http-error copy-on-write".split()
-    ),
+    )
 }
 """Checks that were added later. They run apart, so that older rows keep their record."""
 _RECORDED = ("before init", *GROUPS)

@@ -44,12 +44,7 @@ _NO_PIDFD = "pidfd_open(2) (Linux 5.3 or newer) is missing or forbidden here"
 
 _ALL = [
     Place("here", "the machine as it is, and root", lambda: None),
-    Place(
-        "user",
-        "another user: setpriv --reuid=nobody",
-        enter.be_a_user,
-        is_quick=True,
-    ),
+    Place("user", "another user: setpriv --reuid=nobody", enter.be_a_user, is_quick=True),
     Place("no-new-privs", "docker --security-opt no-new-privileges", enter.no_new_privs),
     Place(
         "docker",
@@ -57,12 +52,7 @@ _ALL = [
         enter.container_of_root,
     ),
     Place("docker-user", "the same, as another user, no_new_privs", enter.container_of_a_user),
-    Place(
-        "docker-old",
-        "what the profile of Docker 18.09 refuses",
-        enter.old_container,
-        _NO_PIDFD,
-    ),
+    Place("docker-old", "what the profile of Docker 18.09 refuses", enter.old_container, _NO_PIDFD),
     Place(
         "seccomp-eperm",
         "a profile that answers seccomp(2) with EPERM",

@@ -7,15 +7,7 @@ from typing import Any
 import torch
 from torch.utils.data import DataLoader
 
-from support.odd_datasets import (
-    COUNT,
-    InWorkersOnly,
-    LyingList,
-    NoDataset,
-    Plain,
-    Stream,
-    sample,
-)
+from support.odd_datasets import COUNT, InWorkersOnly, LyingList, NoDataset, Plain, Stream, sample
 
 _ASKED_BY_TORCH = {"__class__", "__getitems__"}
 

@@ -68,10 +68,7 @@ _ENVIRONMENT = (None, "env://")
 
 
 def run_ranks(
-    request: Job,
-    on_rank: int | str | None = None,
-    *,
-    shares_folder: bool = False,
+    request: Job, on_rank: int | str | None = None, *, shares_folder: bool = False
 ) -> Outcome:
     """Run the job in as many processes at once as its settings have ranks.
 

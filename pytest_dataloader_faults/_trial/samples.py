@@ -32,12 +32,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import torch
 
-from pytest_dataloader_faults._engine.fetch_hooks import (
-    ADDRESS,
-    integer_of,
-    is_array,
-    parts_of,
-)
+from pytest_dataloader_faults._engine.fetch_hooks import ADDRESS, integer_of, is_array, parts_of
 from pytest_dataloader_faults._trial import loaders
 from pytest_dataloader_faults._trial.samplers import length_of_endless, try_user_code
 from pytest_dataloader_faults.exceptions import UnusableDatasetError

@@ -22,11 +22,7 @@ from pytest_dataloader_faults.battery.checks import (
 from pytest_dataloader_faults.battery.fault_free_run import FaultFreeRun
 from pytest_dataloader_faults.battery.ranks import FaultFreeRanks, find_ranks
 from pytest_dataloader_faults.battery.targets import require_match
-from pytest_dataloader_faults.battery.workload import (
-    NotApplicable,
-    Workload,
-    map_applicable,
-)
+from pytest_dataloader_faults.battery.workload import NotApplicable, Workload, map_applicable
 from pytest_dataloader_faults.exceptions import InvalidArgumentError
 from pytest_dataloader_faults.faults import ClosedDescriptor, Fault, has_files
 from pytest_dataloader_faults.outcomes import (
@@ -48,10 +44,7 @@ from pytest_dataloader_faults.outcomes.judge.hangs import (
 )
 from pytest_dataloader_faults.outcomes.repeats import JudgedTrial
 from pytest_dataloader_faults.outcomes.text import call, pluralize
-from pytest_dataloader_faults.steps import (
-    Processes,
-    run_epochs,
-)
+from pytest_dataloader_faults.steps import Processes, run_epochs
 
 _ORDINARY = Settings()
 _SHARE_OF_DEADLINE = 0.8

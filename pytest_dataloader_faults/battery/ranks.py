@@ -166,8 +166,7 @@ def _reference_of_rank(rank: Outcome, undivided: Reference) -> Reference:
     )
     if undivided.kind == "map" and _has_same_samples(rank_reference, undivided):
         return replace(
-            rank_reference,
-            samples=tuple({**dict(samples), **dict(undivided.samples)}.items()),
+            rank_reference, samples=tuple({**dict(samples), **dict(undivided.samples)}.items())
         )
     return rank_reference
 

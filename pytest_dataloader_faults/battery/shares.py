@@ -13,12 +13,7 @@ from typing import Any, TypeAlias
 
 from pytest_dataloader_faults._settings import Settings
 from pytest_dataloader_faults.outcomes import Outcome, Reference
-from pytest_dataloader_faults.outcomes.agreement import (
-    Comparison,
-    Mask,
-    Sample,
-    find_mask,
-)
+from pytest_dataloader_faults.outcomes.agreement import Comparison, Mask, Sample, find_mask
 from pytest_dataloader_faults.outcomes.contract import Contract
 from pytest_dataloader_faults.outcomes.reference import ENOUGH_SAMPLES, divide
 from pytest_dataloader_faults.steps import Epoch, TrialOptions, arm_workers
@@ -160,11 +155,7 @@ def _reference(
     is_stream = known_reference.kind == "iterable"
     pairs = list(enumerate(sample for _, sample in samples)) if is_stream else list(samples)
     digests = [(key, sample.digest) for key, sample in pairs]
-    reference = replace(
-        known_reference,
-        samples=tuple(pairs),
-        comparison=comparison,
-    )
+    reference = replace(known_reference, samples=tuple(pairs), comparison=comparison)
     is_unique = len(dict(digests)) == len(set(digests))
     return reference if is_unique and (comparison.in_batches or reference.has_content) else None
 

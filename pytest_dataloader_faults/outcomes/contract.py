@@ -65,11 +65,7 @@ class Verdict(StrEnum):
     usual_cause: Cause
 
     def __new__(
-        cls,
-        value: str,
-        meaning: str = "",
-        severity: int = 0,
-        usual_cause: Cause = _NO_CAUSE,
+        cls, value: str, meaning: str = "", severity: int = 0, usual_cause: Cause = _NO_CAUSE
     ) -> Self:
         """A member, by its value and its attributes."""
         member = str.__new__(cls, value)

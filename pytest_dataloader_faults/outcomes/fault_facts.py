@@ -50,9 +50,7 @@ def shared_offset_files(workers: Iterable[WorkerFacts]) -> dict[str, int]:
 
 
 def explain_unfired(
-    faults: Sequence[FaultFacts],
-    workers: Sequence[WorkerFacts],
-    not_made: str | None = None,
+    faults: Sequence[FaultFacts], workers: Sequence[WorkerFacts], not_made: str | None = None
 ) -> str | None:
     """Why the first of *faults* that did not fire did not; None if all of them fired.
 

@@ -75,10 +75,7 @@ class Handle(NamedTuple):
 
 _HDF5 = (".h5", ".hdf5", ".hdf")
 HANDLES = (
-    Handle(
-        _HDF5,
-        "HDF5 does not survive a fork: open h5py.File in the worker, on first access",
-    ),
+    Handle(_HDF5, "HDF5 does not survive a fork: open h5py.File in the worker, on first access"),
     Handle(
         (".mdb", ".lmdb"),
         "LMDB does not survive a fork, and py-lmdb refuses to open the same path twice in one"

@@ -33,11 +33,7 @@ from pytest_dataloader_faults.outcomes.text import (
     pluralize,
 )
 from pytest_dataloader_faults.plugin import _failures, _items, _options
-from pytest_dataloader_faults.plugin._report import (
-    known_failures,
-    record,
-    replace_status,
-)
+from pytest_dataloader_faults.plugin._report import known_failures, record, replace_status
 from pytest_dataloader_faults.report.model import FAILED, WARNED
 
 if TYPE_CHECKING:

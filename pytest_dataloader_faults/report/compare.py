@@ -6,14 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from pytest_dataloader_faults.outcomes.text import is_or_are, join_some, pluralize
-from pytest_dataloader_faults.report.model import (
-    LEFT_OUT,
-    NOT_RUN,
-    PASSED,
-    STATUSES,
-    Item,
-    Report,
-)
+from pytest_dataloader_faults.report.model import LEFT_OUT, NOT_RUN, PASSED, STATUSES, Item, Report
 
 NEW, OTHER_VERDICT = "newly failing", "with a different verdict"
 FIXED, NOT_FIXED = "fixed", "neither failing nor fixed"

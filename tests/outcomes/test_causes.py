@@ -310,11 +310,7 @@ OTHERS = [
         _lacks_thread(error=None, stderr=NO_BLAS_THREAD, **AT_START),
         "hung",
     ),
-    (
-        "no thread of Arrow, a hang",
-        _lacks_thread(error=None, stacks=IN_ARROW, **AT_START),
-        "hung",
-    ),
+    ("no thread of Arrow, a hang", _lacks_thread(error=None, stacks=IN_ARROW, **AT_START), "hung"),
     ("no thread of OpenBLAS, an exit", _lacks_thread(0, stderr=NO_BLAS_THREAD), "failed_unclearly"),
     ("no thread, an abort", _lacks_thread(-6), "failed_unclearly"),
     (

@@ -195,10 +195,7 @@ def outcomes(draw: st.DrawFn) -> Outcome:
         resources=tuple(draw(st.lists(_resources, max_size=3))),
         phase=draw(PHASES),
         duration=draw(st.floats(0, 100)),
-        end=TrialEnd(
-            exitcode=draw(st.sampled_from([0, -9])),
-            stacks=draw(WORDS),
-        ),
+        end=TrialEnd(exitcode=draw(st.sampled_from([0, -9])), stacks=draw(WORDS)),
         stderr=draw(WORDS),
         notes=tuple(draw(st.lists(_notes, max_size=2))),
     )

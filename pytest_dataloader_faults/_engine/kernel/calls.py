@@ -377,9 +377,7 @@ def _body(name: str, needs: FilterRequirements) -> bytes:
 
 
 def program(
-    syscalls: Mapping[str, int],
-    architecture: int,
-    needs: FilterRequirements = _NO_REQUIREMENTS,
+    syscalls: Mapping[str, int], architecture: int, needs: FilterRequirements = _NO_REQUIREMENTS
 ) -> bytes:
     """The filter, as an array of struct sock_filter.
 

@@ -8,11 +8,7 @@ from collections.abc import Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from pytest_dataloader_faults.battery.checks._base import (
-    WORKERS_AGREE,
-    Scenario,
-    check,
-)
+from pytest_dataloader_faults.battery.checks._base import WORKERS_AGREE, Scenario, check
 from pytest_dataloader_faults.battery.workload import NotApplicable, Workload
 from pytest_dataloader_faults.outcomes import Outcome, Pass, Reference, Verdict
 from pytest_dataloader_faults.outcomes.agreement import Part
@@ -48,7 +44,7 @@ _DESCRIPTORS = 1024
 """The usual soft limit: a dataset that needs more cannot be sent to workers on many machines."""
 _LEFTOVERS = Verdict.LEAKED.usual_cause._replace(
     advice="A worker exits without running atexit handlers or the finalizers of its objects. Remove"
-    " a temporary file in the sample that created it, or create and remove it in the main process",
+    " a temporary file in the sample that created it, or create and remove it in the main process"
 )
 SAME_AGAIN = Cause(
     "repeats the same random samples in every epoch",
@@ -163,10 +159,7 @@ def workers_agree(workload: Workload) -> Iterator[Scenario]:
     title = pluralize(other_count, "worker")
     yield Scenario(title=pluralize(worker_count, "worker"))
     yield Scenario(
-        title=title,
-        loader=changes,
-        circumstance=f"with {title}",
-        require_effect=_require_samples,
+        title=title, loader=changes, circumstance=f"with {title}", require_effect=_require_samples
     )
 
 

@@ -27,10 +27,7 @@ from pytest_dataloader_faults.outcomes import Outcome
 from pytest_dataloader_faults.outcomes.contract import Cause, Finding, Verdict
 from pytest_dataloader_faults.outcomes.judge.causes import PAGE_AS_DATA
 from pytest_dataloader_faults.outcomes.judge.hangs import loader_timed_out
-from pytest_dataloader_faults.outcomes.judge.sharing import (
-    sending_cause,
-    start_cause,
-)
+from pytest_dataloader_faults.outcomes.judge.sharing import sending_cause, start_cause
 from pytest_dataloader_faults.outcomes.reference import Reference
 from pytest_dataloader_faults.outcomes.text import join_some
 
@@ -179,11 +176,7 @@ def _send_page_for_download(workload: Workload) -> Iterator[Scenario]:
     yield Scenario(faults=(page,), title=title, require_effect=_require_request)
 
 
-@check(
-    "http-error",
-    "handles a server that responds with an error page",
-    advice=_CHECK_STATUS,
-)
+@check("http-error", "handles a server that responds with an error page", advice=_CHECK_STATUS)
 def http_error(workload: Workload) -> Iterator[Scenario]:
     """In the workers, and in a constructor that downloads."""
     yield from plan_each([_send_pages, _send_page_for_download], workload)

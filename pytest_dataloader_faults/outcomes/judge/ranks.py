@@ -28,24 +28,17 @@ from pytest_dataloader_faults.outcomes.text import join_some, pluralize, was_or_
 
 
 UNEVEN = Cause(
-    "ranks get different numbers of batches",
-    fix="yield the same number of batches on every rank",
+    "ranks get different numbers of batches", fix="yield the same number of batches on every rank"
 )
 EPOCHS_APART = Cause(
-    "lets ranks drift into different epochs",
-    fix="yield the same number of batches on every rank",
+    "lets ranks drift into different epochs", fix="yield the same number of batches on every rank"
 )
 ON_SEVERAL_RANKS = Cause(
-    "returns the same samples to several ranks",
-    fix="split the samples by rank and by worker",
+    "returns the same samples to several ranks", fix="split the samples by rank and by worker"
 )
-ON_NO_RANK = Cause(
-    "returns some samples to no rank",
-    fix="split the samples by rank and by worker",
-)
+ON_NO_RANK = Cause("returns some samples to no rank", fix="split the samples by rank and by worker")
 LENGTH_OF_ALL = Cause(
-    "counts the samples of all ranks in its length",
-    fix="return the length of the rank's own part",
+    "counts the samples of all ranks in its length", fix="return the length of the rank's own part"
 )
 DISTURBS_RANKS = Cause(
     "prepares the same files on several ranks at once",

@@ -320,17 +320,15 @@ def _explain_sigbus(outcome: Outcome) -> str:
 
 
 USED_UP = Cause(
-    "returns fewer samples in the second epoch",
-    fix="create iterators and generators in __iter__",
+    "returns fewer samples in the second epoch", fix="create iterators and generators in __iter__"
 )
 CONTINUES = Cause(
-    "resumes where an interrupted epoch stopped",
-    fix="start over in every call of __iter__",
+    "resumes where an interrupted epoch stopped", fix="start over in every call of __iter__"
 )
 SAMPLER_CONTINUES = CONTINUES._replace(
     advice="The sampler kept its position from the previous epoch, which was not finished. Start"
     " over in every call of its __iter__: write it as a generator function, and keep no iterator or"
-    " position on self",
+    " position on self"
 )
 
 

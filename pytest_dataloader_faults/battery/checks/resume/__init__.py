@@ -13,13 +13,7 @@ from typing import TYPE_CHECKING, Any
 from pytest_dataloader_faults.battery.checks._base import Scenario, check
 from pytest_dataloader_faults.battery.checks.resume.rules import describe, find_violation
 from pytest_dataloader_faults.battery.workload import NotApplicable, Workload
-from pytest_dataloader_faults.outcomes.stages import (
-    LoadedState,
-    Phase,
-    SavedState,
-    Stage,
-    StateOf,
-)
+from pytest_dataloader_faults.outcomes.stages import LoadedState, Phase, SavedState, Stage, StateOf
 from pytest_dataloader_faults.steps import (
     Action,
     Epoch,

@@ -16,12 +16,7 @@ from pytest_dataloader_faults._trial.journal import Journal, Kept, PhaseStarted
 from pytest_dataloader_faults._trial.loaders import USERS_ERRORS, dataset_of, kind_of
 from pytest_dataloader_faults._trial.samplers import STATEFUL, outer_loader, state_of
 from pytest_dataloader_faults.outcomes.chains import shorten_chain
-from pytest_dataloader_faults.outcomes.stages import (
-    DONE,
-    ChangedState,
-    SavedState,
-    StateOf,
-)
+from pytest_dataloader_faults.outcomes.stages import DONE, ChangedState, SavedState, StateOf
 from pytest_dataloader_faults.outcomes.text import format_value, shorten
 
 if TYPE_CHECKING:
