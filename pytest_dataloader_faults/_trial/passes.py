@@ -325,7 +325,7 @@ class Reader(SampleComparer):
     # What is compared
 
     def _key_of(self, value: Any) -> Any:
-        """The same, but a key that fails is refused."""
+        """What is compared of *value*. A key that fails on it is refused."""
         if self.contract.key is None:
             return value
         with loaders.report_dataset_errors("the contract's key"):
@@ -355,7 +355,7 @@ class _CopyingDataset(ObservedDataset):
 
 
 class _DatasetOfSamples(_CopyingDataset):
-    """The same, but without ``__getitems__``, so that it is asked for one sample at a time."""
+    """A dataset of copies without ``__getitems__``: each sample is requested alone."""
 
     __getitems__: Any = None
 

@@ -178,7 +178,7 @@ class Collector:
             self._lines.append((text, {"red": bool(error)}))
             if error:
                 session.exitstatus = pytest.ExitCode.USAGE_ERROR
-        if self._found and (summary := os.environ.get("GITHUB_STEP_SUMMARY")):
+        if self._found and is_github_job() and (summary := os.environ.get("GITHUB_STEP_SUMMARY")):
             self._add_step_summary(summary)
         if _options.typed(session.config, "update-baseline") and sys.platform == "linux":
             try:

@@ -43,7 +43,7 @@ class Events:
         self._others_fd = self._others.fileno()
         self._poll.register(self._others_fd, select.POLLIN)
         self.lock = threading.Lock()
-        """Whoever has it may use what the supervisor knows of workers."""
+        """The thread that holds it may use what the supervisor knows of workers."""
         self._wake_up = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self.watch(self._wake_up, lambda _events: os.eventfd_read(self._wake_up))
 

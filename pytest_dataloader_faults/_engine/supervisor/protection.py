@@ -419,12 +419,9 @@ def _real_path(
     if call.tree is not None:
         path = caller.absolute_path(call, os.fsencode(name), place)
         name = call.tree.locate(path, changes=True, follows=follows)
-    # Only a process that may have another root folder pays for reading that.
-    root = (
-        "/"
-        if not worker.identities.difference(call.pid)
-        else caller.read_link(f"/proc/{call.pid}/root")
-    )
+    root = "/"
+    if worker.identities.difference(call.pid):  # Only it may have another one, and pays for that.
+        root = caller.read_link(f"/proc/{call.pid}/root")
     start = root if name.startswith("/") else caller.read_link(caller.folder_link(call, place))
     return caller.walk(start, name, root, call.pid, follows=follows)
 

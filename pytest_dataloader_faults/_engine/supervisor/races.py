@@ -228,11 +228,14 @@ class Rendezvous:
         file.write = functools.partial(self._write, path, proceed)
         if file.openers:
             self._wait(file, HEAD_START, file.openers)
-        elif peers := self._started[worker.loader] - {worker.pid}:
+        elif peers := self._started_peers(worker):
             self._wait(file, _TIMEOUT, peers)
         else:
             self._wait(file, self._start_timeout)
         return True
+
+    def _started_peers(self, worker: WorkerState) -> set[int]:
+        return self._started[worker.loader] - {worker.pid}
 
     def _note_openers(self, file: _NewFile, path: str) -> None:
         """Note which workers have opened *path*, which its creator writes."""
@@ -251,6 +254,6 @@ class Rendezvous:
         file.is_written = True
         if not file.openers:
             self._note_vain_wait(file.creator, path)
-            if not self._started[file.creator.loader] - {file.creator.pid}:
+            if not self._started_peers(file.creator):
                 self._start_timeout = _TIMEOUT
         proceed()

@@ -106,7 +106,9 @@ class Supervisor:
             self._handle_events()
 
     def _handle_events(self) -> None:
-        for action, events in self._events.wait(self.services.timers.timeout()):
+        with self._events.lock:  # Another thread may add a timer meanwhile.
+            timeout = self.services.timers.timeout()
+        for action, events in self._events.wait(timeout):
             action(events)
         with self._events.lock:
             self.services.timers.expire()

@@ -120,6 +120,7 @@ class Surroundings(NamedTuple):
         for pid in self._pids():  # Workers end with the session of the main process.
             has_ended(pid, _DYING)
         self.remove_shared_memory()
+        self.remove_segments()
 
     def remove_shared_memory(self, killed: Collection[int] = ()) -> None:
         """Remove what the trial's processes have left in it, and those *killed*. All are dead."""

@@ -198,7 +198,7 @@ class AtRestJudge(Judge):
         return super().describe_tolerated()
 
     def find_unclear_error(self) -> Finding | None:
-        """The same, but nobody can name what a listing lacks."""
+        """An unclear error, unless it is about what a listing lacks: no error can name that."""
         promises = self.contract.detects_missing_files or self.contract.names_file
         lacks_entries = is_unlisted(self.outcome) or self.outcome.has_fired(ListingError)
         is_unknown = lacks_entries and not promises
@@ -214,7 +214,7 @@ class AtRestJudge(Judge):
         outcome, contract = self.outcome, self.contract
         is_empty = outcome.has_fired(ListingError) and not outcome.delivered
         is_known = outcome.exception or may_be_damaged(outcome, contract)
-        if is_empty or is_known or not outcome.fired:  # Nobody trains on nothing.
+        if is_empty or is_known or not outcome.fired:  # Training on nothing is noticed.
             return None
         is_shorter = bool(count_lacking(outcome, self.reference))
         # A longer one may have skipped what does not belong to it.

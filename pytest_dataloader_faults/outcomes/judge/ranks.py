@@ -100,9 +100,9 @@ def judge_together(
     is_shared = any(rank.of(FolderShared) for rank in outcome.ranks)
     is_disturbed = is_shared and finding.verdict in _DISTURBED
     # One rank lacks a file that others have, without a fault: another one may not have written it.
-    errors = [rank.exception.type if rank.exception else "" for rank in outcome.ranks]
-    is_early = "FileNotFoundError" in errors and "" in errors
-    is_early = is_early and finding.verdict is Verdict.FAILS_WITHOUT_FAULT
+    errors = {rank.exception.type if rank.exception else "" for rank in outcome.ranks}
+    has_failed = finding.verdict is Verdict.FAILS_WITHOUT_FAULT
+    is_early = has_failed and errors >= {"FileNotFoundError", ""}
     return replace(finding, cause=DISTURBS_RANKS) if is_disturbed or is_early else finding
 
 

@@ -231,12 +231,12 @@ class Relayed:
 
     def _judge_request(self, data: bytes) -> tuple[bytes, bytes]:
         """The answer to the request *data* if a fault is due for it, and what the server gets."""
-        counters, request = self._http_counters(), parse_request(data)
-        self._is_http = request is not None and not request.changes_protocol
+        request = parse_request(data)
         if request is None:
             is_tls = data.startswith(_TLS_HANDSHAKE)
-            self._worker.unobserved[TLS_CONNECTION if is_tls else _OTHER_PROTOCOL] += bool(counters)
+            self._note_protocol(TLS_CONNECTION if is_tls else _OTHER_PROTOCOL)
             return b"", data
+        self._is_http = not request.changes_protocol
         due = self._worker.fire_first_due(
             faults.HttpError,
             self._operation,
@@ -258,15 +258,16 @@ class Relayed:
         with self._reported():
             while data := self._receive_answer():
                 if self._is_http and not self._has_sent:  # A server of HTTP never sends first.
-                    self._ask(self._note_other_protocol)
+                    self._ask(partial(self._note_protocol, _OTHER_PROTOCOL))
                 if not self._return(data):
                     return
         if not self._is_cut:
             _shut(self._near, socket.SHUT_WR)
 
-    def _note_other_protocol(self) -> None:
+    def _note_protocol(self, name: str) -> None:
+        """The connection carries what *name* says, which no fault of HTTP can reach."""
         self._is_http = False
-        self._worker.unobserved[_OTHER_PROTOCOL] += bool(self._http_counters())
+        self._worker.unobserved[name] += bool(self._http_counters())
 
     def _receive_answer(self) -> bytes:
         try:
